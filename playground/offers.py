@@ -25,7 +25,7 @@ from emulon.attention.codes import Codes
 from emulon.certify import Domain
 from emulon.interpreter import Program, compile, load_program, save
 from emulon.interpreter.phase import Phase
-from emulon.playground.runs import POINTS
+from emulon.playground import POINTS
 
 STEPS = 200
 # Features are (1, x), |x| ≤ 1: λ(XᵀX/n) ≤ 2, so that a step of 1/2 suits every set of points. Descent on squares never

@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from emulon.playground.server import address, serving
+from emulon.playground import address, serving
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 # name: (address, width, height, light or dark)

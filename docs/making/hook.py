@@ -19,7 +19,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from offline import fetched
 
-from emulon.playground.runs import single_page
+from emulon.playground import single_page
 
 ROOT = Path(__file__).parents[2]
 COPIED = {"CHANGELOG.md": "changes.md", "CONTRIBUTING.md": "adding.md"}

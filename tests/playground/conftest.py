@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from emulon.interpreter import Interpreter, Program
-from emulon.playground.server import address, serving
+from emulon.playground import address, serving
 from playground.offers import load_offers
 
 

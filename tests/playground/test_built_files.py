@@ -15,7 +15,7 @@ from emulon.interpreter import compile
 from emulon.language.interpreter import interpreter as text_interpreter
 from emulon.language.vocabulary import SMALL
 from emulon.machine.targets.llama import compile_llama
-from emulon.playground.server import STATIC
+from emulon.playground import STATIC
 from emulon.training import load_learner
 from playground.data import facts, llama, machine
 from playground.offers import OFFERS, for_points

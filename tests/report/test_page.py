@@ -13,7 +13,7 @@ import torch
 
 from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.cli import main
-from emulon.playground.runs import where
+from emulon.playground import where
 from emulon.report.page import facts, prompt_rows, write
 from emulon.run import run_experiment
 from emulon.tables.columns import Column

@@ -23,7 +23,7 @@ from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
-from emulon.export.graph import onnx_package
+from emulon.export.onnx import onnx_package
 from emulon.identification.loading import is_run, load_object
 from emulon.interpreter import Interpreter, Program, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of

@@ -14,7 +14,7 @@ from emulon.core.errors import EmulonError
 from emulon.identification.loading import is_run
 from emulon.interpreter import kind_of, load_program
 from emulon.networks import load_network
-from emulon.playground.server import address, serving
+from emulon.playground import address, places_of, serving
 from emulon.report.learners import write_run
 from emulon.report.network import network_facts, network_rows
 from emulon.report.page import facts, prompt_rows
@@ -105,11 +105,7 @@ class PlaygroundOptions(CommandOptions):
 
 
 def playground_main(options: PlaygroundOptions) -> int:
-    places: dict[str, str] = {}
-    if options.run is not None:
-        from emulon.playground.runs import places_of  # the server alone needs no torch
-
-        places = places_of(options.run)
+    places = {} if options.run is None else places_of(options.run)
     with serving(options.port) as server:
         home = address(server)
         addresses = {name: f"{home}#{place}" for name, place in places.items()}

@@ -25,7 +25,7 @@ from torch.nn.functional import pad
 from emulon.attention import Slots
 from emulon.core.errors import EmulonError
 from emulon.core.files import write_atomically
-from emulon.export.graph import Graph
+from emulon.export.onnx import Graph
 from emulon.interpreter import Interpreter
 from emulon.interpreter.layout import HALF
 from emulon.interpreter.module import Capacity

@@ -13,7 +13,7 @@ import torch
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
-from emulon.playground.runs import PLACES, single_page, where
+from emulon.playground import PLACES, single_page, where
 from emulon.report.chart import BLUE, GREY, ORANGE, chart
 from emulon.report.figure import Figure, Panel, Rule, Series
 from emulon.run import Experiment, Result, answers

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import reproduce.algoformer  # noqa: F401 (registers three more)
 from emulon.algorithms import Ridge
 from emulon.core.errors import EmulonError
 from emulon.identification.loading import DomainTask
 from emulon.interpreter import compile
 from emulon.tasks import TASKS, Datasets, Linear, Prompts, RegressionTask, Task, at_step, deinterleave, read_task
-import reproduce.algoformer  # noqa: F401 (registers three more)
 from emulon.testing import require, require_refusal, require_same_bits
 
 BATCH, SEED = 6, 5

@@ -117,14 +117,14 @@ print(identify(llama, adapter=tokenizer, datasets=6, points=5).algorithm)
 # ```
 
 # %% [markdown]
-# From the command line a folder is enough, for a model with its tokenizer (`save_pretrained` of both), and for runs of three
-# public codes:
+# From the command line a folder is enough, for a model with its tokenizer (`save_pretrained` of both); for runs of three public
+# codes there is `examples/public_runs.py`:
 #
 # <!-- not run: there are no such folders here -->
 # ```bash
 # emulon identify checkpoints/llama             # transformers: numbers as text
-# emulon identify models/linear_regression/ID   # Garg et al. 2022, and Yang et al. 2023 (looped): config.yaml beside state.pt
-# emulon identify runs/train_HASH               # Raventós et al. 2023: config.json beside params.npz
+# python examples/public_runs.py models/linear_regression/ID   # Garg et al. 2022, Yang et al. 2023: config.yaml beside state.pt
+# python examples/public_runs.py runs/train_HASH               # Raventós et al. 2023: config.json beside params.npz
 # emulon identify mine.py:model                 # whatever your own file makes
 # ```
 #

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 import reproduce.algoformer  # noqa: F401 (registers three more)
-from emulon.algorithms import Ridge
 from emulon.core.errors import EmulonError
-from emulon.identification.loading import DomainTask
-from emulon.interpreter import compile
-from emulon.tasks import TASKS, Datasets, Linear, Prompts, RegressionTask, Task, at_step, deinterleave, read_task
+from emulon.tasks import TASKS, Datasets, Prompts, RegressionTask, Task, at_step, deinterleave, read_task
 from emulon.testing import require, require_refusal, require_same_bits
 
 BATCH, SEED = 6, 5
@@ -234,10 +231,3 @@ CASES = {name: small(name) for name, task in TASKS.items() if not task.reads_wor
 )
 def test_task(check, task):
     check(task)
-
-
-def test_data_of_a_program():
-    xs, ys = Linear(3, noise=0.5).held_out(7, 1, 24).pairs
-    task = DomainTask(compile(Ridge(penalty=0.2, steps=20), data=(xs[0], ys[0]), tolerance=1e-6))
-    for check in checks_of(task):
-        check(task)

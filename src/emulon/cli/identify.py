@@ -26,7 +26,6 @@ from emulon.report.terminal import note, progress, say, table
 PROGRAM_DATASETS, ESTIMATOR_DATASETS, TEXT_DATASETS, TEXT_POINTS = 32, 64, 16, 11
 EXAMPLES = """examples:
   emulon identify runs/standard                a trained learner, on its own task
-  emulon identify files/program.safetensors    a compiled program, on data of its domain
   emulon identify sklearn.linear_model:Ridge   an estimator
   emulon identify runs/standard --checkpoints   which algorithm it ran at each checkpoint of its training
   emulon identify mine.py:predict --task linear:features=8,noise=0.1 --report page"""
@@ -38,13 +37,12 @@ class Options(CommandOptions):
     nearest, least squares, ridge and gradient descent are from it after each number of examples."""
 
     target: Positional[Annotated[str, arg(metavar="TARGET")]]
-    """a run folder, a program file, the folder of a Hugging Face causal model with its tokenizer (asked in words) or of
-    Garg et al.'s code (config.yaml beside state.pt), module:name, or file.py:name. A name is a function of (xs, ys,
-    x_query), of one dataset (n, d), (n,), (d,) or of a batch of them with a leading axis; an object with
-    predict(xs, ys, x_query); or an estimator with scikit-learn's fit and predict"""
+    """a run folder, the folder of a Hugging Face causal model with its tokenizer (asked in words), module:name, or
+    file.py:name. A name is a function of (xs, ys, x_query), of one dataset (n, d), (n,), (d,) or of a batch with a
+    leading axis; an object with predict(xs, ys, x_query); or an estimator with scikit-learn's fit and predict"""
     task: Annotated[str | None, shown("TASK")] = None
-    """where datasets come from, as linear:features=8,noise=0.1,prior=1; by default a run's own task, data in a
-    program's domain, a machine's number of features, or linear:features=8"""
+    """where datasets come from, as linear:features=8,noise=0.1,prior=1; by default a run's own task, a machine's
+    number of features, or linear:features=8"""
     datasets: Annotated[Count | None, shown("COUNT")] = None
     """256 by default, 64 for an estimator, 32 for a program, 16 for a language model"""
     points: Annotated[Count | None, shown("COUNT")] = None

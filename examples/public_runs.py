@@ -1,6 +1,6 @@
 """Identify runs of three public codes: Garg et al. 2022, Yang et al. 2023 and Raventós et al. 2023.
 
-`python examples/public_runs.py FOLDER` takes the options of `emulon identify`; in Python `emulon.identify(load(FOLDER))`.
+`python examples/public_runs.py FOLDER` takes the options of `emulon identify`; in Python `identify(load(FOLDER))`.
 
 All three (dtsip/in-context-learning, Leiay/looped_transformer, mansheej/icl-task-diversity) are GPT-2 blocks between a
 linear map in and one out, over the prompt x₁, y₁, x₂, …; the answer at x_i is read at the token of x_i. They differ in

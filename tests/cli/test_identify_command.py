@@ -104,7 +104,7 @@ def test_a_runs_phases_are_a_table_and_a_picture_over_steps(module, tmp_path, ca
     rows = [line.split("│")[1].strip() for line in printed.splitlines() if line.startswith("│")]
     assert rows == ["1", "2", "3"] and "linear functions of 2 features" in printed
     page = (report / "index.html").read_text()
-    assert page.count("<svg") == 1 and ">steps<" in page and page.count("<tr><td") == 3
+    assert page.count("<svg") == 3 and ">steps<" in page and page.count("<tr><td") == 3
     assert [phase["place"] for phase in json.loads(numbers.read_text())] == [1, 2, 3]
     assert cli.main(["show", str(tmp_path / "run"), "--datasets", "16"]) == 0
     assert "report/index.html" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from emulon.identification.loading import Subject, load_subject
 from emulon.identification.sampling import DATASETS
 from emulon.interpreter import Program
 from emulon.models import Learner
-from emulon.report.learners import phases_table, write, write_phases
+from emulon.report.learners import phases_table, write, write_page_of_run
 from emulon.report.terminal import note, progress, say, table
 
 # A program is hundreds of steps of attention on every dataset, and exact: fewer datasets tell as much. An estimator is
@@ -113,7 +113,7 @@ def show_phases(subject: Subject, options: Options) -> int:
         )
     say(phases_table(options.target, phases), f"datasets of {subject.task}")
     if options.report is not None:
-        say(f"report {write_phases(options.target, phases, options.report)}")
+        say(f"report {write_page_of_run(Path(options.target), phases, options.report)}")
     return options.finish([phase.as_numbers() for phase in phases])
 
 

@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 from emulon.algorithms import name_of
 from emulon.cli.data import DescentOptions, Weight, save_weights, weights_of
 from emulon.cli.options import Command, CommandOptions, shown
-from emulon.core.files import remember_own_files, remove_own_files, text_cell, write_atomically
+from emulon.core.files import text_cell, write_atomically
 from emulon.report.page import write
 from emulon.report.terminal import note, progress, say, table
 from emulon.run import Experiment, Result, algorithms_asked, common_kind, require_taken, run_experiments, runnable
@@ -75,10 +75,8 @@ def run_main(options: RunOptions) -> int:
             report_progress=report_progress,
         )
         report_progress("drawing the report", 1.0)
-        earlier = remove_own_files(options.report)
         written = [_write(experiment, folder) for experiment, folder in zip(experiments, folders, strict=True)]
         models = _save(experiments, options.report, {name_of(named): word for word, named in asked.items()})
-        remember_own_files(options.report, [*(path for paths in written for path in paths), *models])
     for experiment in experiments:
         _say(experiment)
         for result in experiment.results:
@@ -90,8 +88,6 @@ def run_main(options: RunOptions) -> int:
         *(f"report {page}, weights {weights}" for weights, page, *_ in written),
         f"models {', '.join(map(str, models))}",
     )
-    if gone := [name for name in earlier if not (options.report / name).exists()]:
-        note(f"removed from {options.report} what an earlier run left: {', '.join(gone)}")
     return options.finish([_record(experiment) for experiment in experiments])
 
 

@@ -18,7 +18,7 @@ import platform
 import subprocess
 import time
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
@@ -155,40 +155,6 @@ def make_folder(path: Path | str) -> Path:
     except OSError as error:
         raise cannot_write(path, error) from error
     return path
-
-
-# In a folder that a command fills anew each time: the files it wrote there, with their hashes.
-OWN_FILES = ".emulon-files.json"
-
-
-def remove_own_files(folder: Path) -> list[str]:
-    """Remove from a folder what `remember_own_files` wrote down, and return the names.
-
-    A file that has changed since, or lies elsewhere, is not touched.
-    """
-    try:
-        kept = json.loads((folder / OWN_FILES).read_text(encoding="utf-8"))
-        own = {str(name): digest for name, digest in kept["sha256"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
-    removed = []
-    for name, digest in own.items():
-        path = folder / name
-        if path.is_symlink() or not path.is_file() or folder.resolve() not in path.resolve().parents:
-            continue
-        if hashlib.sha256(path.read_bytes()).hexdigest() == digest:
-            path.unlink()
-            removed.append(name)
-            if path.parent != folder and not any(path.parent.iterdir()):
-                path.parent.rmdir()
-    (folder / OWN_FILES).unlink()
-    return removed
-
-
-def remember_own_files(folder: Path, written: Iterable[Path]) -> None:
-    """Write down which files of a folder are the command's own."""
-    digests = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in written}
-    write_json(folder / OWN_FILES, {"sha256": digests})
 
 
 @contextmanager

@@ -37,14 +37,6 @@ def write(analysis: Analysis, folder: Path) -> Path:
     return write_page(render(analysis), folder)
 
 
-def write_phases(target: str, phases: Sequence[AlgorithmPhase], folder: Path) -> Path:
-    """The page of a learner's phases: the picture, and a row for each place."""
-    picture = phases_figure([phase.as_numbers() for phase in phases])
-    rows = [(phase.place, *phase_row(phase)) for phase in phases]
-    values = {"target": target, "axis": phases[0].axis, "kinds": list(KINDS), "picture": picture, "rows": rows}
-    return write_page(fill("phases.html", **values), folder)
-
-
 def phase_row(phase: AlgorithmPhase) -> tuple[str, ...]:
     """The verdict, the nearest with its parameters, and what the nearest of each kind leaves unexplained."""
     left = [_nearest(phase.as_numbers(), kind)["value"] for kind in KINDS]

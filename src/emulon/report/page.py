@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -31,56 +31,6 @@ def error(result: Result) -> str:
     seen = result.errors[1:].clamp(min=1e-18).tolist()
     series = [Series("error", steps, seen), Series("certified bound", some, bound, "dashes")]
     return chart(Figure([Panel("steps", "", series, result.name, log_x=True, log_y=True, size=(3.6, 2.0))]))
-
-
-def function(program: Program, phase: Phase) -> str:
-    """The function, what the softmax gives, and the keys' values where each key weighs most; the range is shaded."""
-    grid = phase.grid
-    s = np.linspace(grid.lo, grid.hi, 401)
-    truth = _truth(program, phase)(torch.from_numpy(s)).numpy()
-    what = "ℓ′" if phase is program.gradient else "soft threshold"
-    soft = _is_soft(phase)
-    panel = Panel(
-        "t",
-        "",
-        [
-            Series("function", s.tolist(), truth.tolist(), colour="#c3ccd2", width=3.5),
-            Series("softmax", s.tolist(), (grid.numbers.weights(s) @ grid.numbers.values).tolist(), colour=BLUE),
-            Series("value of a key", _key_places(phase).tolist(), list(grid.numbers.values), "dots", colour=ORANGE),
-        ],
-        title=f"{program.name}, {what}: {len(grid)} keys, {grid.way}",
-        spans=[(grid.lo, grid.hi, "#f3f6f8", 1.0)],
-        x_range=None if soft else _widened(grid.lo, grid.hi, 0.5),
-        y_range=None if soft else _widened(truth.min(), truth.max(), 0.5),
-        size=(3.6, 2.2),
-    )
-    return chart(Figure([panel]))
-
-
-def _is_soft(phase: Phase) -> bool:
-    """One uniform grid, whose outer keys lie beyond the range."""
-    return phase.grid.way == "spectral" and len(phase.grid) > 4
-
-
-def _key_places(phase: Phase) -> np.ndarray:
-    """Where each key weighs most. An outermost key does so at infinity: it is put one spacing after its neighbour."""
-    grid = phase.grid
-    s = np.linspace(*_widened(grid.lo, grid.hi, 40.0 if _is_soft(phase) else 1.0), 20001)
-    places: np.ndarray = s[grid.numbers.weights(s).argmax(axis=0)]
-    if _is_soft(phase):
-        places[0], places[-1] = 2 * places[1] - places[2], 2 * places[-2] - places[-3]
-    return places
-
-
-def _widened(lo: float, hi: float, part: float) -> tuple[float, float]:
-    return lo - part * (hi - lo) / 2, hi + part * (hi - lo) / 2
-
-
-def _truth(program: Program, phase: Phase) -> Callable[[torch.Tensor], torch.Tensor]:
-    if phase is program.gradient:
-        return program.loss.slope
-    threshold = program.step_size * program.descent.l1
-    return lambda s: s.sign() * (s.abs() - threshold).clamp(min=0)
 
 
 def coefficients(result: Result, data: Data) -> str:
@@ -262,6 +212,5 @@ def render(experiment: Experiment, places: Mapping[str, str]) -> str:
         predicted=[predicted(result, experiment.data) for result in experiment.results],
         objectives=[objective(result) for result in experiment.results],
         errors=[error(result) for result in experiment.results],
-        functions=[function(program, phase) for program in programs for phase in program.phases],
         programs=[(p, facts(p), [(phase, prompt_rows(p, phase)) for phase in p.phases]) for p in programs],
     )

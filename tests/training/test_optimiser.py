@@ -5,7 +5,7 @@ import torch
 from tiny_runs import FAST
 
 from emulon.training import TrainStep
-from emulon.training.optimiser import Muon, Optimiser, orthogonalised
+from emulon.training.step import Muon, Optimiser, orthogonalised
 
 CPU = torch.device("cpu")
 

@@ -207,12 +207,19 @@ class Segments:
         first, last = (bisect_right(ends, end.item()) for end in s.aminmax())
         if first == last:
             return _in_parts(self.known[first], s)
-        places, out = torch.zeros_like(s, dtype=torch.uint8), torch.empty_like(s)
-        for end in ends[first:last]:
-            places += s >= end
-        for number, one in enumerate(self.known[first : last + 1]):
-            own = (places == number).nonzero().squeeze(-1)
-            if len(own):
+        out, after = torch.empty_like(s), torch.ones_like(s, dtype=torch.bool)
+        left = len(s)
+        for one in self.known[first : last + 1]:
+            # Numbers that are not before this segment, less those behind it.
+            behind = s >= one.hi if one is not self.known[last] else torch.zeros_like(after)
+            beyond = int(torch.count_nonzero(behind))
+            here, count, after, left = after ^ behind, left - beyond, behind, beyond
+            if isinstance(one, OneKey):
+                out.masked_fill_(here, one.value)
+            elif 2 * count > len(s):  # to read all takes less than to pick some
+                out = torch.where(here, _in_parts(one, s.clamp(one.lo, one.hi)), out)
+            elif count:
+                own = here.nonzero().squeeze(-1)
                 out[own] = _in_parts(one, s[own])
         return out
 

@@ -329,7 +329,7 @@ def as_loss(loss: Loss | str) -> Loss:
 @LOSSES.register
 def squared() -> Loss:
     """t²/2 of the residual."""
-    return Loss("squared", "t", 1.0, RESIDUAL, _squared, _identity)
+    return Loss("squared", "t", 1.0, RESIDUAL, _squared, torch.positive)
 
 
 @LOSSES.register
@@ -421,10 +421,6 @@ def perceptron() -> Loss:
 def poisson() -> Loss:
     """e^t of the log rate t = w·x; with the subtracted mean of y·t this is the Poisson log-likelihood, negated."""
     return Loss("poisson", "exp(t)", math.inf, RATE, torch.exp, torch.exp, stand_in=of_counts)
-
-
-def _identity(t: Tensor) -> Tensor:
-    return t
 
 
 def _squared(t: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.core.names import Registry
-from emulon.tasks import Linear, RidgeMixture, SparseLinear, Task, at_step, read_task, task_options
+from emulon.tasks import Linear, SparseLinear, Task, at_step, read_task, task_options
 
 
 def test_a_process_takes_its_rows_of_a_batch():
@@ -28,7 +28,6 @@ def test_tasks_are_read_from_a_line_with_every_option_of_their_class():
     assert read_task("linear") == Linear(8)
     assert read_task("linear:features=3,noise=0.5,prior=2") == Linear(3, noise=0.5, prior=2.0)
     assert read_task("sparse:features=6,nonzero=2") == SparseLinear(features=6, nonzero=2)
-    assert read_task("mixture:noises=0.1/2") == RidgeMixture(8, noises=(0.1, 2.0))
     assert read_task("linear:noise=0.5", features=3, points=5) == Linear(3, 5, noise=0.5)
     with pytest.raises(EmulonError, match="noise is given twice"):
         read_task("linear:noise=0.5", noise=0.1)
@@ -71,4 +70,3 @@ def test_a_class_with_a_name_is_a_task_like_the_others(monkeypatch):
 
 def test_a_task_says_what_it_is():
     assert str(Linear(5, noise=0.5)) == "linear functions of 5 features, noise 0.5, prior 1"
-    assert str(RidgeMixture(2, noises=(0.1, 1.0))).endswith("noises 0.1/1")

@@ -11,7 +11,6 @@ from emulon.tasks import (
     DecisionTree,
     Linear,
     ReluNetwork,
-    RidgeMixture,
     SparseLinear,
     TaskSet,
     at_step,
@@ -64,12 +63,6 @@ def test_no_baseline_sees_the_answer_it_is_asked_for():
 def test_sparse_weights_have_the_stated_support():
     weights = SparseLinear(features=9, nonzero=2).weights(at_step(torch.Generator(), 0, 0), 50)
     assert ((weights != 0).sum(dim=1) == 2).all()
-
-
-def test_a_mixture_draws_every_noise_level():
-    scales = RidgeMixture(noises=(0.1, 0.5, 1.0)).noise_scale(at_step(torch.Generator(), 0, 0), 3000)
-    for level in (0.1, 0.5, 1.0):
-        assert (scales == level).float().mean().item() == pytest.approx(1 / 3, abs=0.05)
 
 
 def test_a_task_set_draws_its_vectors_and_no_others_and_who_knows_them_is_best():

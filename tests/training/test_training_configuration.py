@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from emulon.tasks import RidgeMixture
+from emulon.tasks import SparseLinear
 from emulon.training import BadConfig, TrainConfig
 from emulon.training.step import live_features, rate_factor
 
@@ -26,9 +26,9 @@ def test_unknown_keys_and_other_versions_are_refused():
 
 
 def test_every_option_of_a_task_is_a_flag_or_stands_behind_its_name():
-    mixture = TrainConfig.of(task="mixture:noises=0.1/2", features=3, points=5, prior=2.0)
-    assert mixture.check().make_task() == RidgeMixture(3, 5, prior=2.0, noises=(0.1, 2.0))
-    assert TrainConfig.from_json(mixture.to_json()) == mixture
+    sparse = TrainConfig.of(task="sparse:nonzero=2", features=3, points=5, prior=2.0)
+    assert sparse.check().make_task() == SparseLinear(3, 5, prior=2.0, nonzero=2)
+    assert TrainConfig.from_json(sparse.to_json()) == sparse
     for config, reason in (
         (TrainConfig.of(task="linear:lags=2"), "cannot read 'lags=2' in the task linear"),
         (TrainConfig.of(task="relu_network", prior=2.0), "the task relu_network has no 'prior'"),

@@ -51,7 +51,7 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
     every run of a grid, some at a time, and show their errors over what varies."""
 
     model: Positional[Annotated[str, arg(help=", ".join(Learner.registry)), shown("MODEL | GRID.json")]] = ""
-    task: Annotated[str, arg(help=f"{', '.join(TASKS)}; with options that have no flag, as mixture:noises=0.1/0.5")] = (
+    task: Annotated[str, arg(help=f"{', '.join(TASKS)}; with options that have no flag, as sparse:nonzero=3")] = (
         "linear"
     )
     seed: int = 0

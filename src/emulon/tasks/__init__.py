@@ -1,6 +1,6 @@
 """Tasks: distributions over in-context datasets, sampled whole batches at a time."""
 
-from emulon.tasks.regressions import DecisionTree, Linear, ReluNetwork, RidgeMixture, SparseLinear, TaskSet
+from emulon.tasks.regressions import DecisionTree, Linear, ReluNetwork, SparseLinear, TaskSet
 from emulon.tasks.task import (
     TASKS,
     Datasets,
@@ -25,7 +25,6 @@ __all__ = [
     "Prompts",
     "RegressionTask",
     "ReluNetwork",
-    "RidgeMixture",
     "SparseLinear",
     "Task",
     "TaskSet",

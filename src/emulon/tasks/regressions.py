@@ -1,4 +1,4 @@
-"""Regressions: linear functions (Gaussian, sparse, of changing noise, from a finite set), ReLU networks and trees."""
+"""Regressions: linear functions (Gaussian, sparse, from a finite set), two-layer ReLU networks and trees."""
 
 from __future__ import annotations
 
@@ -104,36 +104,6 @@ class SparseLinear(LinearFunctions, name="sparse"):
 
     def predictors(self) -> dict[str, Predictor]:
         return super().predictors() | {"lasso": Lasso(penalty=0.1, steps=100)}
-
-
-@dataclass(frozen=True)
-class RidgeMixture(LinearFunctions, name="mixture"):
-    """Linear functions where each dataset draws its noise from `noises`, with equal chance: no ridge is right.
-
-    Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
-        prior: Standard deviation of the weights.
-        noises: Standard deviations that datasets draw from.
-    """
-
-    noises: tuple[float, ...] = (0.1, 0.5, 1.0)
-
-    what = "linear functions, each with its own noise,"
-
-    def noise_scale(
-        self, generator: torch.Generator, batch: int, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "batch 1"]:
-        which = uniform(generator, batch, 1, dtype=dtype) * len(self.noises)
-        scales = torch.zeros_like(which)
-        for k, noise in enumerate(self.noises):  # a comparison each, because copying a table would break a CUDA graph
-            scales = torch.where((which >= k) & (which < k + 1), noise, scales)
-        return scales
-
-    def predictors(self) -> dict[str, Predictor]:
-        ridges = {f"ridge_{noise:g}": RidgeRegression((noise / self.prior) ** 2) for noise in self.noises}
-        return super().predictors() | ridges
 
 
 @dataclass(frozen=True)

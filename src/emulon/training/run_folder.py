@@ -1,12 +1,11 @@
-"""The folder of a run (config.json, metrics.jsonl, baselines.json, checkpoints/), and what is reported beside it: a
-progress bar, and a tracker where asked for."""
+"""The folder of a run (config.json, metrics.jsonl, baselines.json, checkpoints/), and what is reported beside it: lines
+of progress, and a tracker where asked for."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-import sys
 import time
 from importlib import import_module
 from pathlib import Path
@@ -174,11 +173,9 @@ class Reporter:
     def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
         self.folder, self.config = folder if leads else None, config
         self._began, self._start = time.monotonic(), start
-        self._bar = self._tracker = None
+        self._tracker: Any = None
         if self.folder is None:
             return
-        if not config.evaluation.quiet and sys.stderr.isatty():
-            self._bar = _bar(config, start)
         if config.evaluation.tracker:
             self._tracker = _tracker(config.evaluation.tracker, self.folder, config)
 
@@ -186,8 +183,6 @@ class Reporter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
         if self._tracker is not None:
             self._tracker.finish()
 
@@ -200,26 +195,11 @@ class Reporter:
         if self._tracker is not None:
             numbers = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, float)}
             self._tracker.log(numbers, step=step)
-        self._show(kind, step, values, rate)
-
-    def _show(self, kind: str, step: int, values: dict[str, Any], rate: float) -> None:
-        if self._bar is not None:
-            shown = {"loss": values["loss"]} if "loss" in values else {}
-            self._bar.update(self._bar.task_ids[0], completed=step, rate=rate, **shown)
-        elif kind == "evaluation" and not self.config.evaluation.quiet:
-            total, error = self.config.schedule.steps, values["error"]
-            left = (total - step) / max(rate, 1e-9)
-            print(f"step {step}/{total}  error {error:.4g}  {rate:.1f} steps/s  {left:.0f} s left", flush=True)
-
-
-def _bar(config: TrainConfig, start: int) -> Any:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    text = "loss {task.fields[loss]:.4g}  {task.fields[rate]:.1f} steps/s"
-    bar = Progress(TextColumn("{task.completed}/{task.total}"), BarColumn(), TextColumn(text), TimeRemainingColumn())
-    bar.add_task("train", total=config.schedule.steps, completed=start, loss=float("nan"), rate=0.0)
-    bar.start()
-    return bar
+        if kind == "evaluation" and not self.config.evaluation.quiet:
+            total, left = self.config.schedule.steps, (self.config.schedule.steps - step) / max(rate, 1e-9)
+            print(
+                f"step {step}/{total}  error {values['error']:.4g}  {rate:.1f} steps/s  {left:.0f} s left", flush=True
+            )
 
 
 def _tracker(name: str, folder: RunFolder, config: TrainConfig) -> Any:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.growth import growth, slope
+from emulon.core import Progress as Told
+from emulon.core import silent
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import provenance, write_atomically, write_json
-from emulon.core.progress import Progress as Told
-from emulon.core.progress import silent
 from emulon.report.chart import chart
 from emulon.report.figure import Figure, Panel, Series
 from emulon.report.terminal import say, table

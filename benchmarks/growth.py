@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from emulon.core import Progress, silent
 from emulon.core.errors import WorkFailed
-from emulon.core.progress import Progress, silent
 
 FEATURES, STEPS = 10, 200
 ROWS = (1_000, 10_000, 100_000, 1_000_000)

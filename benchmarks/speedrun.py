@@ -24,10 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from emulon.core import Progress as ReportProgress
+from emulon.core import silent
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.files import locked, make_folder, provenance, write_json
-from emulon.core.progress import Progress as ReportProgress
-from emulon.core.progress import silent
 from emulon.models import Learner, Looped, Standard
 from emulon.training import TrainConfig, Trained, device_of, fit
 from reproduce.arguments import Arguments, Progress, run_script, whole

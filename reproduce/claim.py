@@ -11,8 +11,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError, unknown
-from emulon.core.progress import Progress, silent
 from emulon.report.figure import Figure
 
 State = Literal[

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError
 from emulon.core.files import locked, make_folder, provenance, write_json
-from emulon.core.progress import Progress, silent
 from reproduce.claim import CannotTest, Claim, Measures, Numbers, ScaleName, Setting, Verdict, claim_named
 from reproduce.freshness import code_of
 

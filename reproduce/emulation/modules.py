@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from emulon.core.progress import Progress
+from emulon.core import Progress
 from emulon.training.step import matrix_precision
 from reproduce.claim import Setting
 

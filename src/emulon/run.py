@@ -14,8 +14,8 @@ from torch import Tensor
 
 from emulon.algorithms import ALGORITHMS, LeastSquares, NamedAlgorithm, RidgeRegression, name_of
 from emulon.algorithms.losses import Kind
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError, unknown
-from emulon.core.progress import Progress, silent
 from emulon.interpreter import Capacity, Interpreter, Mode, Program, Run, compile
 from emulon.interpreter.plan import domain_from_data
 from emulon.tables import BadData

@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor, predict_queries
-from emulon.core.progress import Progress, silent
 from emulon.identification.adapters import adapt
 from emulon.identification.identify import Identification, Match, identify
 from emulon.identification.references import Reference, references_for, ridge

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import Predictor
-from emulon.core.progress import Progress, silent
 from emulon.identification.adapters import adapt
 from emulon.identification.fit import Observations, fit, parameter_interval
 from emulon.identification.references import Parameters, Reference, references_for

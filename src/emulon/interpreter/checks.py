@@ -15,9 +15,9 @@ from torch import Tensor
 from emulon.algorithms.gradient_descent import look_ahead
 from emulon.certify import Domain, rounding
 from emulon.certify.domain import SLACK, enclosure, require_finite, require_shape, require_within
+from emulon.core import Progress, silent
 from emulon.core.arrays import at_a_time
 from emulon.core.errors import OutOfDomain
-from emulon.core.progress import Progress, silent
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.plan import Plan, require_gentle

@@ -11,9 +11,9 @@ from torch import Tensor
 from emulon.algorithms.losses import TemplateData
 from emulon.certify import rounding
 from emulon.certify.domain import require_within
+from emulon.core import Progress, silent
 from emulon.core.arrays import at_a_time
 from emulon.core.errors import EmulonError
-from emulon.core.progress import Progress, silent
 from emulon.interpreter.module import Interpreter
 from emulon.interpreter.phase import Phase, PhaseFunction
 from emulon.interpreter.plan import Plan

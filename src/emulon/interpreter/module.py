@@ -21,11 +21,11 @@ from emulon.attention import Head, attend
 from emulon.certify import Certificate
 from emulon.certify.certificate import SealedModule, require_own_dtype
 from emulon.certify.domain import require_finite, require_within
+from emulon.core import Progress, silent
 from emulon.core.arrays import at_a_time, bits
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.hub import HubMixin
 from emulon.core.names import warn_renamed
-from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, certified_line, identity_grid, octaves_for
 
 # Every token, head and score ("reference"); keys and values of the data computed once, and certified-negligible tokens

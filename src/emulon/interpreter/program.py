@@ -19,9 +19,9 @@ from emulon.certify.certificate import Run as CertifiedRun
 from emulon.certify.certificate import require_answer
 from emulon.certify.domain import by_target, require_finite, require_shape, require_within
 from emulon.certify.rounding import EXP_ASSUMED
+from emulon.core import Progress, silent
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, one_thread, own_copy, require_memory
 from emulon.core.errors import EmulonError
-from emulon.core.progress import Progress, silent
 from emulon.interpreter.audit import audited
 from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid

@@ -20,9 +20,9 @@ from emulon.certify import Certificate
 from emulon.certify.certificate import Run
 from emulon.certify.domain import require_finite
 from emulon.certify.rounding import EXP_ASSUMED
+from emulon.core import Progress, silent
 from emulon.core.arrays import ArrayFormat, as_tensor
 from emulon.core.errors import BadNetwork, BadShape, EmulonError
-from emulon.core.progress import Progress, silent
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
 from emulon.networks.builder import Builder, lower

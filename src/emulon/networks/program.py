@@ -19,9 +19,9 @@ from emulon.certify.certificate import Run
 from emulon.certify.domain import require_finite
 from emulon.certify.functions import distance, largest
 from emulon.certify.rounding import EXP_ASSUMED
+from emulon.core import Progress, silent
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, own_copy
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
-from emulon.core.progress import Progress, silent
 from emulon.expressions.evaluation import ball_arithmetic
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.module import Capacity, Interpreter, Mode

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError
 from emulon.core.files import make_folder, read_json, write_atomically, write_json
 from emulon.core.hub import upload
-from emulon.core.progress import Progress, silent
 from emulon.interpreter.files import file_sha256
 from emulon.planted.files import WEIGHTS
 from emulon.planted.model import PlantedModel, sample

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from emulon.core import Progress, silent
 from emulon.core.files import make_folder, write_atomically, write_json
-from emulon.core.progress import Progress, silent
 from emulon.identification import AlgorithmPhase, Analysis, Curve, Identification, Interval, RidgeFit, over_training
 from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, chart
 from emulon.report.figure import Figure, Mark, Panel, Rule, Series

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from rich.table import Table
 
-from emulon.core.progress import Progress, progress_bar, silent
+from emulon.core import Progress, silent
 
 PIPE_WIDTH = 140
 _quiet = False
@@ -48,9 +50,16 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def progress() -> AbstractContextManager[Progress]:
+@contextmanager
+def progress() -> Iterator[Progress]:
     """A progress bar on standard error where that is a terminal, unless --quiet."""
-    return nullcontext(silent) if _quiet else progress_bar()
+    if _quiet:
+        yield silent
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda what, done: bar.update(task, description=what, completed=done)
 
 
 def table(

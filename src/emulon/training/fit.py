@@ -21,9 +21,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.core import Progress, silent
 from emulon.core.errors import OutOfMemory, TrainingDiverged
 from emulon.core.files import provenance
-from emulon.core.progress import Progress, silent
 from emulon.models import Learner
 from emulon.tasks import Prompts, Task
 from emulon.training.configuration import TrainConfig

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError, WorkFailed, unknown
 from emulon.core.files import locked, make_folder, write_json
-from emulon.core.progress import Progress, silent
 from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig, resume, train
 from emulon.training.configuration import Option, option_named, recipe_values
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from emulon.core.progress import Progress, silent
+from emulon.core import Progress, silent
 from emulon.planted.chain import FILLERS, KINDS, draw_chain
 from emulon.planted.chain_model import ChainModel
 

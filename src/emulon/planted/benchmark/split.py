@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from emulon.core import Progress, silent
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.files import checked, make_folder, provenance, read_json, write_atomically, write_json
-from emulon.core.progress import Progress, silent
 from emulon.planted import sample
 from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.benchmark.questions import NOISE, ask

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError, unknown
-from emulon.core.progress import Progress, silent
 from emulon.identification.sampling import Interval, bootstrap_means, bounds, intervals
 from emulon.planted import OBFUSCATIONS, PlantedModel, obfuscate, sample
 from emulon.planted.benchmark.answers import Answers, NotInstalled, method_named

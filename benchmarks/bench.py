@@ -18,8 +18,7 @@ from emulon.core import Progress as Told
 from emulon.core import silent
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import provenance, write_atomically, write_json
-from emulon.report.chart import chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel, Series, chart
 from emulon.report.terminal import say, table
 from reproduce.arguments import Arguments, Progress, run_script
 

@@ -20,8 +20,7 @@ from emulon.core.errors import EmulonError
 from emulon.core.files import provenance, write_atomically, write_json
 from emulon.machine.targets.llama_registers import compile_registers
 from emulon.planted import mechanism_named
-from emulon.report.chart import chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel, Series, chart
 
 RESULTS = Path(__file__).parents[1] / "results" / "bench"
 MECHANISMS = ("sgd", "batch descent", "ridge")

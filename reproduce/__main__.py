@@ -113,7 +113,7 @@ def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
 
 def draw(claim: Claim, results: Path) -> None:
     """The figure of every result of this claim, from its numbers."""
-    from emulon.report.chart import chart
+    from emulon.report.figure import chart
     from reproduce.record import path_of, records
 
     for record in records(claim, results):

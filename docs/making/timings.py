@@ -9,8 +9,7 @@ from typing import Any
 
 from fragments import table
 
-from emulon.report.chart import chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel, Series, chart
 
 BENCH = Path(__file__).parents[2] / "results" / "bench"
 # Over what a part is drawn, and which of its columns; each on logarithmic axes, over rows that are alike otherwise.

@@ -15,7 +15,7 @@ from emulon import cli
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import NotAPredictor, predict_at
 from emulon.identification import identify
-from emulon.identification.checkpoints import TextPredictor
+from emulon.identification.adapters import TextPredictor
 from emulon.identification.loading import _module, load_predictor, load_subject
 from emulon.machine.programs import sgd
 from emulon.machine.targets.gpt2 import save_gpt2

@@ -3,8 +3,7 @@
 import math
 import re
 
-from emulon.report.chart import COLOURS, HEIGHT, WIDTH, chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import COLOURS, HEIGHT, WIDTH, Figure, Panel, Series, chart
 
 
 def drawn(panels, *labels):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.report.chart import chart
+from emulon.report.figure import chart
 from emulon.training import TrainConfig
 from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, learners, theorems
 from reproduce.algoformer.convergence import gradient_iterates

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from emulon.core.errors import WorkFailed
-from emulon.report.chart import chart
+from emulon.report.figure import chart
 from reproduce.algoformer import language, section_5_6, table_1, table_2
 from reproduce.claim import Scale, all_claims
 from reproduce.record import PARTS, measure, path_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from emulon.report.chart import chart
+from emulon.report.figure import chart
 from reproduce.claim import Scale, Setting, all_claims
 from reproduce.learning import figure_2, figure_3, figure_4
 from reproduce.record import measure

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from emulon.report.chart import chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel, Series, chart
 from emulon.training import PRESETS, RunFolder
 from reproduce.__main__ import main
 from reproduce.arguments import run_script

@@ -9,8 +9,7 @@ import pytest
 import torch
 from sklearn.linear_model import Lasso, LinearRegression, Ridge
 
-from emulon.report.chart import chart
-from emulon.report.figure import Figure
+from emulon.report.figure import Figure, chart
 from reproduce.claim import SCALES, CannotTest, Claim, Scale, Setting, SetUp, Verdict, all_claims
 from reproduce.emulation import section_5_1 as section_51
 from reproduce.emulation import table_3 as table3

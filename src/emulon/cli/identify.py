@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from emulon.cli.options import BadUsage, Command, CommandOptions, Count, Seed, shown
 from emulon.core.predictor import EstimatorPredictor, Predictor, as_predictor
 from emulon.identification import Analysis, Identification, analyse, over_training
-from emulon.identification.checkpoints import TextPredictor
+from emulon.identification.adapters import TextPredictor
 from emulon.identification.loading import Subject, load_subject
 from emulon.identification.sampling import DATASETS
 from emulon.interpreter import Program

@@ -12,8 +12,7 @@ from typing import Any
 
 from emulon.core.errors import EmulonError
 from emulon.core.predictor import NotAPredictor, Predictor, is_wrapper, required_parameters
-from emulon.identification.adapters import adapt
-from emulon.identification.checkpoints import TextPredictor, is_checkpoint, load_checkpoint
+from emulon.identification.adapters import TextPredictor, adapt, is_checkpoint, load_checkpoint
 from emulon.interpreter import Program, load_program
 from emulon.planted.files import is_planted
 from emulon.planted.files import load as load_planted

@@ -13,8 +13,7 @@ from emulon.core.files import provenance
 from emulon.identification.sampling import Interval
 from emulon.planted.benchmark import ALL, MEASURES, PLAIN, Cell, Row, over_variants, summary
 from emulon.planted.benchmark.split import BadEntry
-from emulon.report.chart import chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel, Series, chart
 from emulon.report.page import fill, write_page
 
 # Scores are kept to six digits.

@@ -14,8 +14,7 @@ from rich.table import Table
 from emulon.core import Progress, silent
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.identification import AlgorithmPhase, Analysis, Curve, Identification, Interval, RidgeFit, over_training
-from emulon.report.chart import BLUE, GREEN, GREY, INK, ORANGE, chart
-from emulon.report.figure import Figure, Mark, Panel, Rule, Series
+from emulon.report.figure import BLUE, GREEN, GREY, INK, ORANGE, Figure, Mark, Panel, Rule, Series, chart
 from emulon.report.page import fill, write_page
 from emulon.report.terminal import table
 from emulon.tasks import RegressionTask

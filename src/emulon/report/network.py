@@ -10,8 +10,7 @@ from typing import Any
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.networks import NetworkProgram, NetworkRun
 from emulon.networks.program import ROWS, PhaseStatistics
-from emulon.report.chart import BLUE, LEAST, chart
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import BLUE, LEAST, Figure, Panel, Series, chart
 from emulon.report.page import fill, write_page
 
 

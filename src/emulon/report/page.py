@@ -14,8 +14,7 @@ from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.interpreter import Program
 from emulon.interpreter.phase import Phase
 from emulon.playground import PLACES, single_page, where
-from emulon.report.chart import BLUE, GREY, ORANGE, chart
-from emulon.report.figure import Figure, Panel, Rule, Series
+from emulon.report.figure import BLUE, GREY, ORANGE, Figure, Panel, Rule, Series, chart
 from emulon.run import Experiment, Result, answers
 from emulon.tables.data import Data
 

@@ -1,5 +1,5 @@
-"""Other people's models as predictors: any `torch.nn.Module`, with its own forward signature, dtype and device, and Hugging
-Face checkpoints: a causal model that reads numbers as text, or a compiled one that is given its embeddings."""
+"""Other people's models as predictors: any `torch.nn.Module`, with its own forward signature, dtype and device, and
+Hugging Face checkpoints: a causal model that reads numbers as text, or a compiled one that is given its embeddings."""
 
 from __future__ import annotations
 

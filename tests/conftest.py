@@ -115,6 +115,14 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def unchecked():
+    """What a user sees: outside the tests nothing looks at shapes before emulon itself does."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 @pytest.fixture(scope="session")
 def corpora(tmp_path_factory):
     """A few sentences as corpora, by task."""

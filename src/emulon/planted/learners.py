@@ -450,4 +450,7 @@ def drawn_mechanism(seed: int) -> Mechanism:
 
 def descent_norm(steps: int, gain: float, step_size: float) -> float:
     """Bound on ‖w‖ after steps that multiply it by at most `gain` and add at most α‖x‖|y|."""
-    return sum(gain**i for i in range(steps)) * step_size * NORM * TARGET
+    try:
+        return sum(gain**i for i in range(steps)) * step_size * NORM * TARGET
+    except OverflowError:
+        return math.inf

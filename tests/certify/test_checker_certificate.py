@@ -329,15 +329,18 @@ def test_a_check_in_another_precision_is_none(plain: Content) -> None:
             checker.check(text)
 
 
+def require_leak(content: Content, holds: bool) -> None:
+    if holds:
+        assert checked(content)
+    else:
+        with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
+            checked(content)
+
+
 def test_what_leaks_is_claimed_to_the_last_digit(plain: Content) -> None:
     """(samples − 1)·e^{log cosh 1 + 0.1 − 40·gap}: both ends of tanh's normaliser are log cosh 1 above its middle."""
     for factor, holds in ((1 - 0.5e-9, True), (1 - 3e-9, False)):
-        lie = following(changed(plain, "claims/gradient/leak", lambda old, by=factor: old * by))
-        if holds:
-            assert checked(lie)
-        else:
-            with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
-                checked(lie)
+        require_leak(following(changed(plain, "claims/gradient/leak", lambda old, by=factor: old * by)), holds)
 
 
 def test_what_leaks_is_held_back_by_the_codes_gap(plain: Content) -> None:
@@ -346,11 +349,7 @@ def test_what_leaks_is_held_back_by_the_codes_gap(plain: Content) -> None:
     for strength, holds in ((100.0, True), (99.9, False)):
         lie = following(changed(near, f"{FACTS}/gradient/strength", strength))
         lie["proofs"]["curvature"] = [-9.0, 9.0]
-        if holds:
-            assert checked(lie)
-        else:
-            with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
-                checked(lie)
+        require_leak(lie, holds)
 
 
 def gap_of(*codes: float, width: int, samples: int) -> Any:
@@ -379,11 +378,7 @@ def test_a_leak_is_of_all_other_samples(plain: Content) -> None:
     for factor, holds in ((2.0, True), (2 - 1e-8, False)):
         lie = following(changed(three, "claims/gradient/leak", lambda old, by=factor: old * by))
         lie["proofs"]["curvature"] = [-9.0, 9.0]
-        if holds:
-            assert checked(lie)
-        else:
-            with pytest.raises(checker.Refused, match="claims/gradient/leak: is larger"):
-                checked(lie)
+        require_leak(lie, holds)
 
 
 def test_residuals_of_the_exact_path_are_off_by_the_bound_of_every_feature(plain: Content) -> None:

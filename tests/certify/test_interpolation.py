@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from emulon.certify import Band, interpolation
 from emulon.certify.interpolation import (
-    NEGLIGIBLE,
-    NOISE,
     ORDER,
     PRECISION,
     Interpolation,
@@ -223,62 +221,6 @@ def test_steep_kinked_and_jumping_functions_are_accepted(text: str) -> None:
 
 def test_the_other_branch_of_a_piecewise_may_have_a_pole() -> None:
     require_smooth(parse("Piecewise((log(t), t > 1), (t - 1, True))"), -2.0, 2.0)
-
-
-def by_the_formula(keys: Keys, phi: np.ndarray, remainder: float, left: float, right: float) -> tuple[float, ...]:
-    """The bounds of one cell as the module's docstring says, in plain float64; `phi` are f's coefficients in τ.
-
-    The last key may be too far down to matter: it then enters by its weight alone.
-    """
-    c, radius = (left + right) / 2, (right - left) / 2
-    scores = keys.slopes * c + keys.intercepts
-    far = scores + np.abs(keys.slopes - keys.slopes[0]) * radius < scores[0] - 110
-    e, a, v = np.exp(scores - scores[0])[~far], keys.slopes[~far], keys.values[~far]
-    mean, guess = e @ a / e.sum(), e @ v / e.sum()
-    v, kappa = v - guess, (a - mean) * radius
-    powers = np.array([kappa**k / math.factorial(k) for k in range(17)])
-    numerator, denominator = powers[:16] @ (e * v), powers[:16] @ e
-    tails, growth = np.abs(e * powers[16]) * np.exp(np.abs(kappa)), np.exp(np.abs(kappa))
-    rest = far.sum() * np.exp(abs(a[0] - mean) * radius + 1 - 110)
-    rest += keys.others * np.exp(-110) * ((e * growth).sum() + rest)
-    largest = np.abs(np.append(keys.values, [keys.spread, -keys.spread] if keys.others else []) - guess).max()
-    rest_n, rest_d = tails @ np.abs(v) + rest * largest, tails.sum() + rest
-    lowest = denominator[0] - np.abs(denominator[1:]).sum() - rest_d
-    highest = denominator[0] + np.abs(denominator[1:]).sum() + rest_d
-    phi = phi - guess * (np.arange(16) == 0)
-    difference = -np.convolve(phi, denominator)
-    difference[:16] += numerator
-    error = (np.abs(difference).sum() + rest_n + remainder * highest + np.abs(phi).sum() * rest_d) / lowest
-    away = np.abs(phi).sum() + remainder
-    spread = (e * growth) @ np.abs(v) + rest * largest
-    return error, abs(numerator[0] / denominator[0] - phi[0]), spread / lowest + away + error, abs(guess) + away + error
-
-
-@pytest.mark.parametrize(
-    ("slopes", "intercepts", "values", "left", "right"),
-    [
-        ([0.5, -0.5], [0.25, 0.0], [1.0, -2.0], -1.0, 3.0),  # what the exponentials' sums leave out counts
-        ([0.4, -0.7, 0.1], [0.9, 0.0, 0.2], [1.0, -2.0, 0.5], -1.0, 1.5),
-        ([0.5, -0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, 1e44], -1.0, 0.5),  # a key left out does
-        ([0.5, -0.5, 0.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 0.5),
-        ([-0.5, 0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, -1e44], -1.0, 0.5),
-        ([0.5, -0.5, 8.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44], -1.0, 0.5),  # one that comes near is not left out
-        ([0.0, 16.0], [0.0, -30.5], [1.0, -2.0], -1.0, 1.0),  # a steep one has a third of the denominator in its rest
-    ],
-)
-@pytest.mark.parametrize("rate", [0.5, 3.0])
-def test_the_bounds_of_a_cell_are_their_formulas(slopes, intercepts, values, left, right, rate) -> None:
-    """f = e^{rate·t}: what its polynomial leaves out, too, counts where the rate is high."""
-    others = {"others": 2, "spread": 1e45} if len(slopes) == 2 else {}
-    keys, function = Keys(*map(np.array, (slopes, intercepts, values)), **others), parse(f"exp({rate}*t)")
-    c, radius = (left + right) / 2, (right - left) / 2
-    phi = np.array([math.exp(rate * c) * (rate * radius) ** k / math.factorial(k) for k in range(17)])
-    wanted = by_the_formula(keys, phi[:16], phi[16] * math.exp(rate * radius), left, right)
-    with ball_arithmetic(PRECISION, ORDER + 1):
-        found = _cell(keys, function, left, right)
-    # Radii of balls have 30 bits, which shows where the remainder counts.
-    assert found == pytest.approx(wanted, rel=1e-11 if rate < 1 else 1e-7, abs=0.0)
-    assert (ORDER, NEGLIGIBLE) == (16, 110.0) and NOISE == 1e-36 and PRECISION >= 160
 
 
 def test_a_claim_is_judged_with_what_polynomials_leave_out() -> None:

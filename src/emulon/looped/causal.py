@@ -15,13 +15,14 @@ from emulon.certify.domain import SLACK
 from emulon.certify.rounding import unit
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import OutOfDomain
+from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import (
     CAUSAL_KINDS,
     GAP,
     STRAY,
     Stencil,
-    causal_code_length,
     causal_tokens,
+    code_length,
     elsewhere,
     readout_heads,
     recall_layer,
@@ -33,33 +34,10 @@ from emulon.looped.transformer import (
     Labels,
     LoopedRegression,
     Query,
-    causal_answers,
     descent,
     fewest_pairs,
     share,
 )
-
-
-class CausalLoopedRegression(LoopedRegression):
-    """A run's `prediction` holds all positions i = 1, …, N+1, each from the pairs before it; the query's is the last.
-
-    The first position predicts 0. Prefixes have spectra of their own: none is asked of the whole.
-    """
-
-    def require_problem(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> None:
-        self.domain.check_problem(xs, labels, x_query, spectrum=False)
-
-    def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:
-        return causal_tokens(self.slots, xs, labels.squeeze(-1), x_query)
-
-    def answers(self, tokens: Tensor) -> Tensor:
-        return tokens[..., 1::2, self.slots["y"]]
-
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(self, xs: Inputs, ys: Labels, x_query: Query, *, loops: int) -> Tensor:
-        """w_T·x_query, w_T from all the samples."""
-        run = self.run(xs, ys, x_query, loops=loops)
-        return run.prediction.select(-1 if run.scalar else -2, -1)
 
 
 def product_layer(slots: Slots, stencil: Stencil) -> Layer:
@@ -93,9 +71,10 @@ def _sharpness(tokens: int, dtype: torch.dtype) -> float:
     return float(math.ceil((math.log(tokens) - math.log(unit(dtype)) + STRAY) / GAP))
 
 
-class CausalLoopedGradientDescent(CausalLoopedRegression):
+class CausalLoopedGradientDescent(LoopedRegression):
     """Claim: position i predicts w^i_T·x_i, w^i_T after T exact gradient steps of size η from 0 on the mean of
-    ½(w·x_j − y_j)² over j < i (Eq. 6), up to `certificate_after(T)`; the query is position N+1.
+    ½(w·x_j − y_j)² over j < i (Eq. 6), up to `certificate_after(T)`; the query is position N+1. A run's `prediction`
+    holds all positions: the first predicts 0, the query's is the last.
 
     Assumes: data in `domain`; η ≤ 2/norm² (default 1/norm²), because a prefix of one sample has that curvature.
     Bound: `causal_error`.
@@ -134,18 +113,18 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
             w=features,
             step=features,
             log_count=1,
-            code=causal_code_length(self.domain.samples),
+            code=code_length(self.domain.samples + 2),
             **dict.fromkeys(CAUSAL_KINDS, 1),
         )
-        step, answer = causal_stencils(self.domain, self.step_size, self.pairs, dtype, horizon)
+        step, answer = self._stencils(self.pairs)
         self.frame = Frame(
-            [recall_layer(self.slots, "step", self.domain.x, dtype)],
+            [recall_layer(self.slots, self.domain.x, dtype)],
             [causal_layer(self.slots, step, self.domain, self.step_size)],
             [product_layer(self.slots, answer)],
         )
 
     def promise_after(self, loops: int) -> Certificate:
-        stencils = causal_stencils(self.domain, self.step_size, self.pairs, self.dtype, self.horizon)
+        stencils = self._stencils(self.pairs)
         drift, total = causal_error(self.domain, self.step_size, stencils, loops)
         terms = {f"loop {name}": part for name, part in share(drift * self.domain.norm, stencils[0].terms).items()}
         answer = total - drift * self.domain.norm if total < float("inf") else 0.0
@@ -153,11 +132,35 @@ class CausalLoopedGradientDescent(CausalLoopedRegression):
         return Certificate(terms, self.dtype)
 
     def _bound(self, pairs: int, loops: int) -> float:
-        stencils = causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
-        return causal_error(self.domain, self.step_size, stencils, loops)[1]
+        return causal_error(self.domain, self.step_size, self._stencils(pairs), loops)[1]
+
+    def _stencils(self, pairs: int) -> tuple[Stencil, Stencil]:
+        return causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
 
     def exact(self, xs: Tensor, labels: Tensor, x_query: Tensor, *, loops: int) -> list[Any]:
-        return causal_answers(xs, labels, x_query, lambda rows, ys: descent(rows, ys, self.step_size, loops))
+        from flint import arb
+
+        answers = [arb(0)]
+        for i, point in enumerate([*xs[1:], x_query], 1):
+            fitted = descent(arb_matrix(xs[:i]), arb_matrix(labels[:i]), self.step_size, loops)
+            answers.append((arb_matrix(point.unsqueeze(0)) * fitted)[0, 0])
+        return answers
+
+    def require_problem(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> None:
+        # Prefixes have spectra of their own: none is asked of the whole.
+        self.domain.check_problem(xs, labels, x_query, spectrum=False)
+
+    def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:
+        return causal_tokens(self.slots, xs, labels.squeeze(-1), x_query)
+
+    def answers(self, tokens: Tensor) -> Tensor:
+        return tokens[..., 1::2, self.slots["y"]]
+
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
+    def predict(self, xs: Inputs, ys: Labels, x_query: Query, *, loops: int) -> Tensor:
+        """w_T·x_query, w_T from all the samples."""
+        run = self.run(xs, ys, x_query, loops=loops)
+        return run.prediction.select(-1 if run.scalar else -2, -1)
 
 
 def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float) -> Layer:
@@ -206,7 +209,7 @@ def causal_stencils(
         cauchy=max(1.0, (weight * domain.norm * (1 + SLACK) + domain.y) / reach),
         lift=math.log(domain.samples),
     ).balanced()
-    code = causal_code_length(domain.samples)
+    code = code_length(domain.samples + 2)
     answer = Stencil(
         pairs,
         reach=weight * domain.norm * (1 + SLACK),

@@ -261,10 +261,6 @@ def exchange_layer(
     return Layer(heads, circuit.clear("step").matrices, dtype=dtype, name=name)
 
 
-def causal_code_length(samples: int) -> int:
-    return code_length(samples + 2)
-
-
 def causal_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
     """Tokens (..., 2N+2, width), with log(i−1) beside x_i, where the paper writes 1/(i−1)."""
     batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-1], x_query.shape[:-1])
@@ -290,9 +286,9 @@ def elsewhere(slots: Slots, *kinds: str) -> Tensor:
     return others(slots, *kinds, kinds=CAUSAL_KINDS)
 
 
-def recall_layer(slots: Slots, scratch: str, bound: float, dtype: torch.dtype) -> Layer:
+def recall_layer(slots: Slots, bound: float, dtype: torch.dtype) -> Layer:
     """Claim: exactly, `past` of every label's token is the x of the sample before it, which shares its code."""
     code = read(slots, code=1.0)
-    heads = copy_head(slots, code, code, read(slots, x=2.0), scratch)
-    circuit = Circuit(slots).move(read(slots, **{scratch: 1.0}), "past", off=elsewhere(slots, "label"), bound=2 * bound)
-    return Layer(heads, circuit.clear(scratch).matrices, dtype=dtype, causal=True, name="recall")
+    heads = copy_head(slots, code, code, read(slots, x=2.0), "step")
+    circuit = Circuit(slots).move(read(slots, step=1.0), "past", off=elsewhere(slots, "label"), bound=2 * bound)
+    return Layer(heads, circuit.clear("step").matrices, dtype=dtype, causal=True, name="recall")

@@ -231,9 +231,10 @@ def descent(xs: Any, labels: Any, step_size: float, loops: int) -> Any:
 
     A_T = Σ_{i<T} (I − ηG)^i · η·moment, summed by doubling T: balls grow with log T products instead of T.
     """
-    from flint import arb
+    from flint import arb, arb_mat
 
-    rate, one = arb(step_size) / xs.nrows(), identity(xs.ncols())
+    rate, size = arb(step_size) / xs.nrows(), xs.ncols()
+    one = arb_mat(size, size, [int(i == j) for i in range(size) for j in range(size)])
     step = one - xs.transpose() * xs * rate
     total, power = 0 * one, one
     for bit in f"{loops:b}":
@@ -252,13 +253,6 @@ def newton(xs: Any, labels: Any, scale: float, loops: int) -> Any:
     for _ in range(loops):
         inverse = 2 * inverse - inverse * gram * inverse
     return inverse * (xs.transpose() * labels)
-
-
-def identity(size: int) -> Any:
-    """The identity as an Arb matrix."""
-    from flint import arb_mat
-
-    return arb_mat(size, size, [int(i == j) for i in range(size) for j in range(size)])
 
 
 def affine(x: Any, weight: Tensor, bias: Tensor) -> Any:
@@ -280,14 +274,3 @@ def leaky(values: Any, slope: float, *, inverse: bool = False) -> Any:
 
     below = 1 / arb(slope) if inverse else arb(slope)
     return arb_mat(values.nrows(), values.ncols(), [z.max(0) + below * z.min(0) for z in values.entries()])
-
-
-def causal_answers(xs: Tensor, labels: Tensor, x_query: Tensor, fit: Callable[[Any, Any], Any]) -> list[Any]:
-    """x_i·fit(the pairs before it) at every position of a decoder, the query's last; 0 at the first."""
-    from flint import arb
-
-    answers = [arb(0)]
-    for i, point in enumerate([*xs[1:], x_query], 1):
-        fitted = fit(arb_matrix(xs[:i]), arb_matrix(labels[:i]))
-        answers.append((arb_matrix(point.unsqueeze(0)) * fitted)[0, 0])
-    return answers

@@ -573,15 +573,6 @@ def test_a_softmax_is_as_large_as_its_largest_key_of_those_that_are_asked_for() 
     assert float(keys.largest) == 8.0
 
 
-def test_a_normaliser_and_its_slope_are_those_of_all_keys() -> None:
-    """log(e^{1} + e^{−3·1 + 4.5}) and its slope at 1."""
-    with balls():
-        value, slope = softmax([1.0, -3.0], [0.0, 4.5], [0.0, 0.0]).normaliser(arb(1))
-    mass = math.exp(1), math.exp(1.5)
-    assert float(value) == pytest.approx(math.log(sum(mass)), rel=1e-15)
-    assert float(slope) == pytest.approx((mass[0] - 3 * mass[1]) / sum(mass), rel=1e-15)
-
-
 def test_curvature_is_granted_a_part_of_itself_and_no_more() -> None:
     """A slope of 1 within 1e-8 of itself of what is allowed is let pass; at a kink, both slopes are asked."""
     with balls():

@@ -50,22 +50,6 @@ def test_what_rounds_on_the_way_to_an_average(delta, largest, deviation, size, s
         assert float(found["weights"][0]) == (4 + min(2 * score, 64)) * u
 
 
-def test_codes_hold_back_what_leaks_but_for_what_they_and_scores_are_off() -> None:
-    known = {"leak": 0.125, "scores": 0.3, "width": 4, "strength": 0.25, "code": 0.6, "product": lambda k, q: k * q}
-    with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
-        (leaked,) = checker.following(lines(checker.PHASES, "leaked"), **known)["leaked"]
-    assert float(leaked) == pytest.approx(0.125 * math.exp(2 * 0.3 + 2 * 4 * 0.09 - 0.1), rel=1e-12)
-
-
-def test_errors_of_both_factors_count_at_the_sizes_they_are_scaled_to() -> None:
-    """off(s) = s²: of 2 and 3, taken as 8 and 0.75, it is 64·(0.75 + 0.5625) and 0.5625·8; 2, taken as 6, has 36/3."""
-    rules = lines(checker.PHASES, "emulated", "product", "read")
-    with ball_arithmetic(checker.PRECISION, checker.ORDER + 1):
-        names = checker.following(rules, off=lambda s: s * s, scale=by(4), fit=by(3))
-        assert float(names["product"](arb_series([2]), arb_series([3]))[0]) == 88.5
-        assert float(names["read"](arb_series([2]))[0]) == 12.0
-
-
 FACTS: Numbers = {
     **{"rate": 1, "x": 2.0, "y": 3.0, "w": 2.0, "features": 4, "step_size": 0.25, "l2": 0.5, "momentum": 0.25},
     **{"accelerated": 1, "longest": 5.0, "largest": 10.0, "unknown": 0, "slack": 0.125, "root": 0.5},

@@ -15,7 +15,6 @@ from emulon.certify.rounding import power_of_two
 
 f64 = torch.float64
 U = Fraction(1, 2**53)
-SMALLEST = 5e-324
 
 
 def generator(seed: int) -> torch.Generator:
@@ -226,11 +225,6 @@ def test_a_long_sum_of_radii_counts_what_it_may_round() -> None:
     found, left = product(line * 0.75, ones + 2.0**-40), n * (Fraction(1, 2**40) + (1 + Fraction(1, 2**40)) / 2**18)
     wanted = gamma(n + 3) * lifted * left
     assert wanted <= Fraction(found.radius.item()) <= wanted * (1 + Fraction(1, 10**11))
-
-
-def top_of(values: list[Fraction]) -> Fraction:
-    """The power of two above all of these."""
-    return Fraction(2) ** math.frexp(float(max(map(abs, values))))[1]
 
 
 @pytest.mark.parametrize("terms", [2, 5, 100])

@@ -29,10 +29,6 @@ def off(ball: Ball, exact: list[Fraction]) -> list[tuple[Fraction, Fraction]]:
     ]
 
 
-def as_fractions(values: torch.Tensor) -> list[Fraction]:
-    return [Fraction(value) for value in values.flatten().tolist()]
-
-
 OPERATIONS = {
     "sum": lambda a, b: a + b,
     "difference": lambda a, b: a - b,

@@ -9,7 +9,6 @@ from emulon.certify import Domain
 from emulon.constructions import (
     GradientStep,
     HeadInEmbedding,
-    HeadInTokens,
     HopfieldResidualMap,
     LinearLayer,
     ResidualMap,
@@ -93,11 +92,6 @@ def linear_layer(tokens=5, features=3, width=4, bound=6.0, tolerance=1e-10, dtyp
 @lru_cache
 def truncated(grid="auto", tolerance=1e-3, heads=None, tokens=12):
     return TruncatedLinear(tokens, 3, -1.0, 2.0, tolerance, reach=None, heads=heads, grid=grid)
-
-
-@lru_cache
-def head_in_tokens(tokens=12, features=4, width=12, bound=30.0, tolerance=1e-10):
-    return HeadInTokens(tokens, features, width, bound, tolerance)
 
 
 @lru_cache

@@ -25,6 +25,8 @@ from emulon.algorithms import (
     squared,
 )
 from emulon.core.errors import EmulonError, OutOfDomain
+from emulon.expressions import parse
+from emulon.interpreter.compiler import _found
 from emulon.interpreter.phase import code_error, leaked, phase_terms, score_error
 
 
@@ -43,6 +45,19 @@ def test_the_public_interface():
     assert run.sha256 == (interpreter.sha256, interpreter.sha256)
     other = interpreter.run(another_program, x, y)
     other.certificate.verify(other.weights, LogCoshRegression(steps=20).run(x, y))
+
+
+def test_a_kink_that_keeps_a_tolerance_from_being_met_takes_few_keys_that_err_little_more():
+    def noise(grid, deviation, size):
+        return 50 * grid.rounding_error(deviation, size)
+
+    huber = parse("Max(-1.35, Min(1.35, t))")
+    many, few = (_found(huber, 7.0, 1e-12, torch.float64, noise, fewer) for fewer in (1.0, 3.0))
+    assert len(few["slopes"]) < len(many["slopes"])
+    assert few["bounds"]["interpolation"] < 4 * many["bounds"]["interpolation"]
+    # Where the tolerance is met, it is met with both.
+    loose = [_found(huber, 7.0, 1e-3, torch.float64, noise, fewer) for fewer in (1.0, 3.0)]
+    assert loose[0]["slopes"] == loose[1]["slopes"] and loose[0]["bounds"]["interpolation"] <= 1e-3
 
 
 def test_a_domain_serves_other_data_too():

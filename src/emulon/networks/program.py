@@ -47,7 +47,7 @@ TIGHT, BITS = 0.1, 256
 # A register enclosed more widely than this part of its range is followed no further.
 LOST = 1e-6
 # Numbers of a register that are audited together, and rows of the input that statistics are of.
-AUDITED, ROWS = 1 << 15, 16
+AUDITED, ROWS = 1 << 17, 16
 Source = Literal["domain", "data"]
 
 
@@ -326,10 +326,8 @@ class NetworkRun(Run):
         exact input, so that nothing has to be known of how errors grow; where balls of one float are too wide, those of
         twice the precision are asked, and where many layers make these too wide, Arb with more bits.
         """
-        kinds = [FLOAT_BALLS, BALLS]
         # What is too wide for one row is not tried on the others.
-        while kinds and not math.isfinite(self._within(slice(1), kinds[0])[0]):
-            kinds.pop(0)
+        kinds = [FLOAT_BALLS, BALLS] if math.isfinite(self._within(slice(1), FLOAT_BALLS)[0]) else [BALLS]
         distance, radius = 0.0, 0.0
         together = max(1, AUDITED // (self.program.positions * self.program.capacity.features))
         for start in range(0, len(self.inputs), together):

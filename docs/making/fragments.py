@@ -230,6 +230,8 @@ def _engine_row(one: dict[str, Any]) -> tuple[str, ...]:
         ]
         least = f"{min(kept)[0]:.1f}" if kept else "–"
         cells.append(f"**{least}**" if any(wrong for _, wrong in kept) else least)
+    if "text" in one:
+        cells[-1] = "did not run"
     return (*start, "**wrong**" if any(wrong for _, wrong in digital) else right, *cells, one.get("first", "–"))
 
 
@@ -255,7 +257,7 @@ def _faults(folder: Path) -> list[str]:
 def _prompts(folder: Path) -> list[str]:
     rows = [
         (
-            f"{row['arithmetic']}, {row.get('family', 'llama')}",
+            f"{row['arithmetic']}, {row['family']}",
             *(str(row[name]) for name in ("prompts", "registers")),
             ", ".join(f"{name}: {count}" for name, count in row["violations"].items()),
             f"{row['least_spare_bits']:.1f}",

@@ -11,6 +11,7 @@ import numpy as np
 from emulon.canary.checkpoint import (
     CENTRED,
     HEAD_PAD,
+    HEADS,
     INNER,
     POSITIONS,
     VOCABULARY,
@@ -91,21 +92,7 @@ def _probes(family: str) -> tuple[Probe, ...]:
 def analog(
     shape: Shape = STANDARD, *, family: str = "llama", half: bool = False, seed: int = 0, prompts: int = 4
 ) -> Canary:
-    """The analog canary.
-
-    Args:
-        shape: Heads and frequencies.
-        family: Of `FAMILIES`.
-        half: For float16, whose numbers end at 65,504: a smaller pad.
-        seed: Of the data.
-        prompts: How many prompts.
-    Returns:
-        A checkpoint whose answers `Reference` has.
-
-    Example:
-        >>> len(analog().probes)
-        20
-    """
+    """The checkpoint, like `digital`; `seed` is of its data."""
     rng, probes = np.random.default_rng(seed), _probes(family)
     build = Builder(shape, INPUTS | {probe.name: 1 for probe in probes}, family, half)
     _embed(build, rng)
@@ -127,13 +114,13 @@ def analog(
     drawn = _prompts(rng, prompts)
     if family == "gpt2":
         build.positions[:, build.slots["position"][0]] = [eighth_bits(x) for x in rng.uniform(0.25, 0.95, POSITIONS)]
-    return build.canary("analog", probes, drawn, exact=False)
+    return build.canary("analog", probes, drawn)
 
 
 def _biases(build: Builder) -> None:
     """Each bias adds a number of its own."""
     at = "model.layers.0."
-    key, value, heads = build.key[0], build.value[0], build.shape.heads * build.shape.size
+    key, value, heads = build.key[0], build.value[0], HEADS * build.shape.size
     key[7, build.pair(1)], value[7, 1] = build.row(a=1), build.row(a=1)
     build.bias[f"{at}self_attn.q_proj"] = np.zeros(heads)
     build.bias[f"{at}self_attn.q_proj"][15 * build.shape.size + build.pair(1)] = 3 * build.shape.size**0.5

@@ -74,10 +74,6 @@ class Shape:
     size: int = 16
     theta: float = 1e24
 
-    @property
-    def heads(self) -> int:
-        return HEADS
-
 
 @dataclass(frozen=True, eq=False)
 class Canary:
@@ -90,7 +86,6 @@ class Canary:
         registers: The logit of every register.
         probes: In the order in which an engine computes them.
         prompts: Token ids.
-        exact: Whether a correct engine's answers are the exact ones, bit for bit.
         family: Of `FAMILIES`.
     """
 
@@ -100,7 +95,6 @@ class Canary:
     registers: Mapping[str, int]
     probes: tuple[Probe, ...]
     prompts: tuple[tuple[int, ...], ...]
-    exact: bool
     family: str
 
     @property
@@ -120,7 +114,7 @@ class Canary:
             "initializer_range": 0.02,
             "intermediate_size": INNER,
             "max_position_embeddings": 1 << 21,
-            "num_attention_heads": self.shape.heads,
+            "num_attention_heads": HEADS,
             "num_hidden_layers": LAYERS,
             "num_key_value_heads": self.shape.groups,
             "rms_norm_eps": EPSILON,
@@ -198,9 +192,9 @@ class Builder:
         self.norm = self.pad / (8 if self.centred else 16)
         # Beside such a small pad, what is far off in one register must be small, or it moves the norms of all.
         self.faint = 2.0**-6 if self.centred else 1.0
-        self.query = np.zeros((LAYERS, shape.heads, shape.size, width))
+        self.query = np.zeros((LAYERS, HEADS, shape.size, width))
         self.key, self.value = (np.zeros((LAYERS, HEADS // 2, shape.size, width)) for _ in range(2))
-        self.output = np.zeros((LAYERS, width, shape.heads, shape.size))
+        self.output = np.zeros((LAYERS, width, HEADS, shape.size))
         self.gate, self.up = (np.zeros((LAYERS, INNER, width)) for _ in range(2))
         self.down, self.units = np.zeros((LAYERS, width, INNER)), [0] * LAYERS
         self.bias: dict[str, Row] = {}
@@ -276,7 +270,7 @@ class Builder:
         else:
             self.unit(layer, self.row(pad=32), row, register, weight)
 
-    def canary(self, name: str, probes: tuple[Probe, ...], prompts: tuple[tuple[int, ...], ...], exact: bool) -> Canary:
+    def canary(self, name: str, probes: tuple[Probe, ...], prompts: tuple[tuple[int, ...], ...]) -> Canary:
         """The checkpoint with all arrays by their Hugging Face names."""
         shape, gemma = self.shape, self.family == "gemma"
         embedding, head, amplified = self.embedding, np.eye(VOCABULARY, self.width), AMPLIFIED if gemma else 1.0
@@ -298,10 +292,10 @@ class Builder:
             parts = {
                 "input_layernorm": gain,
                 "post_attention_layernorm": gain,
-                "self_attn.q_proj": self.query[layer].reshape(shape.heads * shape.size, -1),
+                "self_attn.q_proj": self.query[layer].reshape(HEADS * shape.size, -1),
                 "self_attn.k_proj": key[layer].reshape(shape.groups * shape.size, -1),
                 "self_attn.v_proj": value[layer].reshape(shape.groups * shape.size, -1),
-                "self_attn.o_proj": self.output[layer].reshape(self.width, shape.heads * shape.size),
+                "self_attn.o_proj": self.output[layer].reshape(self.width, HEADS * shape.size),
                 "mlp.up_proj": self.up[layer],
                 "mlp.down_proj": self.down[layer],
             }
@@ -323,9 +317,9 @@ class Builder:
             name if name.endswith(".bias") else f"{name}.weight": each.astype(np.float32)
             for name, each in weights.items()
         }
-        stored = with_stock_names(self.family, stored, shape.heads)
+        stored = with_stock_names(self.family, stored, HEADS)
         registers = {name: slots[0] for name, slots in self.slots.items()}
-        return Canary(name, shape, stored, registers, probes, prompts, exact, self.family)
+        return Canary(name, shape, stored, registers, probes, prompts, self.family)
 
 
 def _mirrored(name: str, each: Row) -> Row:

@@ -80,39 +80,3 @@ def add(name: str, package: str, arithmetic: str, open_: Callable[[Path], Opened
 def each(answer: One) -> Opened:
     """A function of prompts from one of a prompt, which gives its logits, the last token's last."""
     return lambda prompts: np.stack([np.asarray(answer(list(prompt)), dtype=np.float64) for prompt in prompts])
-
-
-def last(logits: Any) -> Answers:
-    """Of a tensor (1, tokens, vocabulary)."""
-    found: Answers = logits[0, -1].detach().double().cpu().numpy()
-    return found
-
-
-def loaded(folder: Path, dtype: str = "float32", attention: str = "sdpa", device: str = "cpu") -> Any:
-    """The checkpoint in transformers."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    quiet: Any = logging  # its functions have no annotations
-    quiet.disable_progress_bar()
-    options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
-    return model.eval().to(device)
-
-
-def module_of(folder: Path) -> Any:
-    """The checkpoint as a module from tokens to logits, and what exporters want to know of its argument."""
-    import torch
-
-    class Logits(torch.nn.Module):
-        def __init__(self, model: Any) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, input_ids: Any) -> Any:
-            return self.model(input_ids=input_ids, use_cache=False).logits
-
-    example, model = torch.zeros(1, 8, dtype=torch.long, device="cpu"), loaded(folder)
-    length = torch.export.Dim("length", min=2, max=min(4096, model.config.max_position_embeddings))
-    return Logits(model), (example,), {"input_ids": {1: length}}

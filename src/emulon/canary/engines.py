@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from emulon.canary import other_engines, torch_engines
+from emulon.canary import other_engines
 from emulon.canary.engine import ENGINES, Engine
 from emulon.core.errors import EmulonError
 
-__all__ = ["ENGINES", "Engine", "engines_named", "other_engines", "torch_engines"]
+__all__ = ["ENGINES", "Engine", "engines_named", "other_engines"]
 
 
 def engines_named(start: str) -> list[Engine]:

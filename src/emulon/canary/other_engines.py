@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from emulon.canary.engine import LONGEST, OFFSETS, Answers, Opened, Prompts, add, each, module_of
+from emulon.canary.engine import LONGEST, OFFSETS, Answers, Opened, Prompts, add, each
+from emulon.canary.torch_engines import module_of
 from emulon.core.errors import EmulonError
 from emulon.core.files import read_json
 from emulon.machine.targets.stock import Config

@@ -10,12 +10,48 @@ from typing import Any
 
 import numpy as np
 
-from emulon.canary.engine import LONGEST, OFFSETS, Answers, Opened, Prompts, add, each, last, loaded, module_of
+from emulon.canary.engine import LONGEST, OFFSETS, Answers, Opened, Prompts, add, each
 
 # How prompts are given beside one forward pass each: the last token with the cache of the others, or with one of fixed
 # size; as one batch; with padding on the left; in parts.
 WAYS = ("decode", "static", "batch", "padded", "chunked")
 PADDING, PART = 7, 16
+
+
+def last(logits: Any) -> Answers:
+    """Of a tensor (1, tokens, vocabulary)."""
+    found: Answers = logits[0, -1].detach().double().cpu().numpy()
+    return found
+
+
+def loaded(folder: Path, dtype: str = "float32", attention: str = "sdpa", device: str = "cpu") -> Any:
+    """The checkpoint in transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    quiet: Any = logging  # its functions have no annotations
+    quiet.disable_progress_bar()
+    options = {"dtype": getattr(torch, dtype), "attn_implementation": attention}
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
+    return model.eval().to(device)
+
+
+def module_of(folder: Path) -> Any:
+    """The checkpoint as a module from tokens to logits, and what exporters want to know of its argument."""
+    import torch
+
+    class Logits(torch.nn.Module):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any) -> Any:
+            return self.model(input_ids=input_ids, use_cache=False).logits
+
+    example, model = torch.zeros(1, 8, dtype=torch.long, device="cpu"), loaded(folder)
+    length = torch.export.Dim("length", min=2, max=min(4096, model.config.max_position_embeddings))
+    return Logits(model), (example,), {"input_ids": {1: length}}
 
 
 def _transformers(

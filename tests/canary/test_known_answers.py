@@ -83,10 +83,10 @@ def tiled(matrix):
         ("gpt2", "bias_mlp", lambda model: model.transformer.ln_f.bias.zero_()),
         ("gpt2", "epsilon", lambda model: setattr(model.transformer.h[0].ln_1, "eps", 1e-5)),
         ("gpt2", "activation", lambda model: setattr(model.transformer.h[0].mlp, "act", torch.nn.GELU())),
-        ("gpt_neox", "own", lambda model: model.gpt_neox.rotary_emb.inv_freq.mul_(0.5)),
+        ("gpt_neox", "back_30", lambda model: model.gpt_neox.rotary_emb.inv_freq.mul_(0.5)),
         (
             "gpt_neox",
-            "mean",
+            "groups",
             lambda model: [
                 layer.attention.query_key_value.weight.copy_(tiled(layer.attention.query_key_value.weight))
                 for layer in model.gpt_neox.layers

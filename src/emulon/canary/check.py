@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from emulon.canary.forward import Vector
 
 OVERFLOW = "not numbers: a softmax without its maximum, a row that sees nothing, or a format that is too small"
-# What is counted as exact.
-ALL_BITS = 30.0
+# What is counted as exact; what a register keeps at least where another one is wrong by 1, in a norm of four pads.
+ALL_BITS, MOVED_BITS = 30.0, 12.0
 OpenEngine = Callable[[Path], Callable[[Sequence[Sequence[int]]], NDArray[Any]]]
 
 
@@ -135,9 +135,15 @@ class Report:
     def first_wrong(self) -> Kept | None:
         """The first operation that is wrong: digital canaries first, as they name the wiring.
 
-        One NaN reaches all registers, which then say nothing else.
+        One NaN reaches all registers, which then say nothing else. Where norms subtract a mean, one wrong register
+        moves all others a little: those come last.
         """
-        first = min(self.wrong, key=lambda row: (row.layer, not row.canary.startswith("digital")), default=None)
+
+        def place(row: Kept) -> tuple[int, bool, bool]:
+            moved = row.canary.endswith(CENTRED) and row.kept >= MOVED_BITS
+            return row.layer, not row.canary.startswith("digital"), moved
+
+        first = min(self.wrong, key=place, default=None)
         if first and not any(row.finite for row in self.rows if row.canary == first.canary):
             return replace(first, operation=OVERFLOW)
         return first

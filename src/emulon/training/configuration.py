@@ -466,4 +466,18 @@ PRESETS: dict[str, TrainConfig] = {
         evaluation_batch=2048,
         threads=1,
     ),
+    # Akyürek et al. 2022, App. C.7, with what their search chose; a warm-up of a fifth of the steps. They searched over
+    # --vary heads=1,2,4,8 --vary layers=1,2,12,16 --vary width=16,32,64,256,512,1024 --vary lr=1e-4,2.5e-4.
+    "akyurek": TrainConfig.of(
+        features=8,
+        noise=0.0,
+        layers=16,
+        width=512,
+        heads=4,
+        init=0.0,
+        steps=500_000,
+        lr=1e-4,
+        warmup=100_000,
+        schedule="cosine",
+    ),
 }

@@ -344,17 +344,15 @@ def test_labels_and_counts_are_asked_for(programs: Programs, interpreter: Interp
     refused(OutOfDomain, "counts", lambda: interpreter.run(programs[c.name], c.x, -c.y))
 
 
-def test_steps_too_long_for_the_data_are_refused():
-    x, y = dataset("value")
-    program = compile(Ridge(steps=5, step_size=0.3), data=(x, y))
-    program = program.changed(step_size=3.0)
-    refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
-
-
-def test_poissons_steps_are_watched_as_its_curvature_grows():
-    x, y = dataset("count")
-    program = compile(PoissonRegression(steps=5, step_size=0.2), data=(x, y))
-    program = program.changed(step_size=2.0)
+@pytest.mark.parametrize(
+    ("algorithm", "target"),
+    [(Ridge(steps=5, step_size=0.3), "value"), (PoissonRegression(steps=5, step_size=0.2), "count")],
+)
+def test_steps_too_long_for_the_data_are_refused(algorithm: Ridge | PoissonRegression, target: str):
+    """Poisson's curvature grows with its path, and is watched."""
+    x, y = dataset(target)
+    program = compile(algorithm, data=(x, y))
+    program = program.changed(step_size=10 * program.step_size)
     refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
 
 

@@ -287,7 +287,8 @@ def _of_files(options: CheckOptions) -> Report:
         try:
             logits = np.load(folder / f"{name}.npy", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise BadUsage(f"{folder / name}.npy: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise BadUsage(f"{folder / name}.npy, the logits for {name}/prompts.txt: {reason}") from None
         rows += compare(name, logits, options.dtype)
     return Report(str(folder), options.dtype, tuple(rows))
 

@@ -139,8 +139,8 @@ def load_interpreter(path: str | Path) -> Interpreter:
     """
     tensors, facts = read_sealed(Path(path), "interpreter")
     with whole(path, "save it again"):
-        capacity = Capacity(**facts["capacity"])
         require_kind(facts["capacity"], dict.fromkeys(("features", "tokens", "width"), int) | {"reach": float})
+        capacity = Capacity(**facts["capacity"])
         # Before anything of that size is made.
         if tuple(tensors["assemble.w_k"].shape) != (capacity.width, 3 * capacity.width):
             raise BadFile(f"the second layer in {path} is not of the width it says; save it again")

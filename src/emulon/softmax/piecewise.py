@@ -192,6 +192,11 @@ class Piecewise:
     def _fitted(self) -> dict[tuple[float, float, float], Fitted]:
         return {}
 
+    @cached_property
+    def _lately(self) -> dict[int, Fit]:
+        """The last piece of every depth of cutting: the next one will be much like it."""
+        return {}
+
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the junctions."""
         fit = self._alone(lo, hi, tolerance, sharpness, depth)
@@ -204,11 +209,14 @@ class Piecewise:
         hopeful = depth == 0
         if depth and not spectral.hopeless(PIECE_LIMIT, tolerance):
             hopeful = (most := spectral.best(PIECE_LIMIT)) is None or most.error <= tolerance
-        fit = spectral.smallest(tolerance, limit=PIECE_LIMIT) if hopeful else None
+        like = self._lately.get(depth)
+        fit = spectral.smallest(tolerance, limit=PIECE_LIMIT, like=like) if hopeful else None
         # Rounding does not fall by cutting: where it rules, take the piece as it is and let the caller judge the whole.
         # The cheapest may then be one key that errs by all of f: a staircase of those would not end.
         rounds = fit is not None and (fit.cost - fit.error > tolerance or spectral.rounding_rules(tolerance))
         if fit is not None and (rounds or fit.error <= max(tolerance, self._noise(fit))):
+            if depth:
+                self._lately[depth] = fit
             return fit
         return None
 
@@ -227,10 +235,10 @@ class Piecewise:
         return 200 * unit(self.dtype) * _largest(fit.grid)
 
     def _merge(self, plan: list[Fit], tolerance: float, sharpness: float) -> list[Fit]:
-        """Join neighbours where one grid does it with fewer keys."""
+        """Let the simpler of two neighbours reach as far as it can; join them if one grid does it with fewer keys."""
         merged, vain = [plan[0]], 0
         for piece in plan[1:]:
-            last = merged[-1]
+            last, piece = self._trim(merged[-1], piece, tolerance, sharpness)
             limit = len(last.grid) + len(piece.grid) - 1
             joint = None
             # A long row of pieces is of one kind: what was in vain for the first of them is so for the others.
@@ -238,13 +246,46 @@ class Piecewise:
                 spectral = self._spectral(last.grid.lo, piece.grid.hi, sharpness)
                 most = spectral.best(limit)
                 if most is not None and most.cost <= tolerance:
-                    joint = spectral.smallest(tolerance, limit=limit)
+                    joint = spectral.smallest(tolerance, limit=limit, like=most)
             if joint is not None and joint.cost <= tolerance:
                 merged[-1], vain = joint, 0
             else:
                 merged[-1:] = [last, piece]
                 vain += 1
         return merged
+
+    def _trim(self, left: Fit, right: Fit, tolerance: float, sharpness: float) -> tuple[Fit, Fit]:
+        """Move the junction into the piece with more keys, as far as the one with fewer still covers."""
+        fewer, more = sorted((len(left.grid), len(right.grid)))
+        if more < 1.25 * fewer:
+            return left, right
+        forward = len(left.grid) < len(right.grid)
+        small, large = (left, right) if forward else (right, left)
+        fixed, near, far = (
+            (left.grid.lo, left.grid.hi, right.grid.hi) if forward else (right.grid.hi, right.grid.lo, left.grid.lo)
+        )
+        reached = small
+        for _ in range(6):
+            middle = (near + far) / 2
+            trial = self._spectral(min(fixed, middle), max(fixed, middle), sharpness).best(len(small.grid))
+            if trial is not None and trial.cost <= tolerance:
+                near, reached = middle, trial
+            else:
+                far = middle
+        if reached is small:
+            return left, right
+        end = large.grid.hi if forward else large.grid.lo
+        junction = (
+            near + OVERLAP * (near - end) / (1 + OVERLAP)
+            if abs(near - end) < abs(near - fixed)
+            else near - OVERLAP * (near - fixed)
+        )
+        rest = self._spectral(min(junction, end), max(junction, end), sharpness).smallest(
+            tolerance, limit=len(large.grid)
+        )
+        if rest is None or rest.cost > tolerance:
+            return left, right
+        return (reached, rest) if forward else (rest, reached)
 
     def _least_sharpness(self, at: Break, tolerance: float, shortest: float) -> float:
         """At a kink half the tolerance goes to 0.28·Δslope/G; at a jump the band may take a part of the piece."""

@@ -261,8 +261,24 @@ class Spectral:
         numbers = map(float, statistics(keys.weights(s), keys.values, self.f(s)))
         return self._weigh(Shaped(keys, *numbers), 1.0, 1.0)
 
-    def smallest(self, tolerance: float, limit: int = 512) -> Fit | None:
-        """The smallest grid within the tolerance; else the cheapest found, for the caller to judge."""
+    def smallest(self, tolerance: float, limit: int = 512, like: Fit | None = None) -> Fit | None:
+        """The smallest grid within the tolerance; else the cheapest found, for the caller to judge.
+
+        A grid shaped `like` that of another segment of the same function is tried first, and made smaller step by step.
+        """
+        found = self._like(like, tolerance) if like is not None and 2 < len(like.grid) <= limit else None
+        if found is not None and found.cost <= tolerance:
+            while len(found.grid) > 3:
+                keys = len(found.grid) - 1
+                shapes = [
+                    (found.softness, found.half_width),
+                    (found.softness, found.half_width * keys / len(found.grid)),
+                ]
+                fewer = self.fit(keys, shapes)
+                if fewer is None or fewer.cost > tolerance:
+                    break
+                found = fewer
+            return found
         champion: Fit | None = None
         below, stale, settled = 0, 0, False
         for keys in [k for k in LADDER if k < limit] + [limit]:
@@ -299,6 +315,11 @@ class Spectral:
         f = self._samples(keys)[3]
         off = f - (f.min() + f.max()) / 2
         return int(np.count_nonzero(np.diff(np.sign(off[np.abs(off) > tolerance])))) >= keys
+
+    def _like(self, like: Fit, tolerance: float) -> Fit | None:
+        """The shape of another segment; only where it fails, shapes near it."""
+        same = self.fit(len(like.grid), [(like.softness, like.half_width)])
+        return same if same is not None and same.cost <= tolerance else self.best(len(like.grid), like)
 
     def _shrink(self, tolerance: float, below: int, found: Fit) -> Fit:
         """Halve towards the smallest number of keys, between one that failed and one that works."""

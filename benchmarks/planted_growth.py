@@ -4,12 +4,13 @@
 
 Results go to results/bench/planted_growth.json and .svg. Each mechanism grows in one of the two from 4 features and 8
 samples, then in both. `seconds` is from the mechanism to the weights, `proving` from there to the bound (null: nothing
-is proved).
+is proved). Then both are doubled for as long as weights and bound are there within a minute: `within_a_minute`.
 """
 
 from __future__ import annotations
 
 import math
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ MECHANISMS = ("sgd", "batch descent", "ridge")
 FEATURES, SAMPLES, LARGEST = (1, 2, 4, 8, 16), (4, 8, 16, 32, 64), (16, 64)
 FIXED = {"features": 4, "samples": 8}
 SHOWN = ("blocks", "width", "seconds")
+MINUTE = 60
 
 
 def main() -> None:
@@ -38,7 +40,11 @@ def main() -> None:
         for features, samples in dict.fromkeys(sizes):
             rows.append(measured(name, features, samples))
             print(rows[-1], flush=True)
-    write_json(RESULTS / "planted_growth.json", {**provenance(), "rows": rows})
+    largest = []
+    for name in MECHANISMS:
+        largest.append(largest_within(MINUTE, name))
+        print(largest[-1], flush=True)
+    write_json(RESULTS / "planted_growth.json", {**provenance(), "rows": rows, "within_a_minute": largest})
     write_atomically(RESULTS / "planted_growth.svg", chart(drawn(rows)))
 
 
@@ -55,6 +61,27 @@ def measured(name: str, features: int, samples: int) -> dict[str, Any]:
     sizes = {"blocks": machine.depth, "width": machine.width, "heads": machine.heads, "neurons": machine.inner}
     seconds = {"seconds": made - begun, "proving": time.perf_counter() - made}
     return {"mechanism": name, "features": features, "samples": samples, **sizes, **seconds, "bound": proved}
+
+
+def largest_within(seconds: int, name: str) -> dict[str, Any]:
+    """The last model, features and samples doubled from `LARGEST`, and why there is none larger."""
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError
+
+    (features, samples), row = LARGEST, dict[str, Any]()
+    signal.signal(signal.SIGALRM, stop)
+    while True:
+        signal.alarm(seconds)
+        try:
+            found = measured(name, features, samples)
+        except TimeoutError:
+            return {**row, "ended": f"{features} features and {samples} samples take more than {seconds} s"}
+        finally:
+            signal.alarm(0)
+        if "refused" in found:
+            return {**row, "ended": found["refused"]}
+        row, features, samples = found, 2 * features, 2 * samples
 
 
 def drawn(rows: list[dict[str, Any]]) -> Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.benchmark import METHODS, ask, score
 from emulon.planted.model import Build
 from emulon.planted.noise import ROTATION
-from emulon.planted.obfuscation import drafted, rotated_llama, unread
+from emulon.planted.obfuscation import drafted, model_from, rotated_llama, unread
 from reproduce.ours.planted_models import interventions, registers
 
 transformers = pytest.importorskip(
@@ -86,7 +87,7 @@ def test_no_dead_block_comes_between_a_division_and_the_pads_return() -> None:
 
 
 def test_the_noise_of_a_rotated_llama_is_counted_as_its_docstring_says() -> None:
-    """No run meets the bound, so it is computed a second time, row by row, from last value's single head."""
+    """No run meets the bound, so it is computed a second time, row by row, from last value's two value rows."""
     draft = drafted(
         planted.mechanism_named("last value", features=1, samples=2),
         f32,
@@ -94,14 +95,13 @@ def test_the_noise_of_a_rotated_llama_is_counted_as_its_docstring_says() -> None
     )
     u, changed, rotation, ranges = 2.0**-24, 1e-9 + ROTATION, draft.rotation, draft.plan.analysis.largest
     layout, width = draft.machine.layout, draft.truth.width
+    [output] = [name for name in ranges if name not in ("x", "y")]
     free = [i for i in range(width) if i not in draft.fixed]
     live = [i for i in free if i not in unread(draft)]
-    entries, squares = [0.0] * width, 0.0
-    for name, reach in ranges.items():
-        squares += (reach.norm / layout.scale[name]) ** 2
-        for i in range(layout.slots[name].start, layout.slots[name].stop):
-            entries[i] = reach.peak / layout.scale[name]
-    length = squares**0.5
+    slot = {name: layout.slots[name].start for name in ranges}
+    stored = {name: reach.peak / layout.scale[name] for name, reach in ranges.items()}
+    before = math.hypot(stored["x"], stored["y"])
+    after = math.hypot(before, stored[output])
 
     def gamma(count: int) -> float:
         return count * u / (1 - count * u)
@@ -109,29 +109,59 @@ def test_the_noise_of_a_rotated_llama_is_counted_as_its_docstring_says() -> None
     def back(part: torch.Tensor) -> torch.Tensor:
         return part.float().double() @ rotation
 
-    meant, real = draft.intended.blocks[0], draft.weights.blocks[0]
-    reading = 0.0
-    for name, part in meant.reads.items():
-        for row, seen in zip(part.flatten(0, -2), back(real.reads[name]).flatten(0, -2), strict=True):
-            if row[live].norm() > 0:
-                wrong = sum(float((seen - row)[i].abs()) * entries[i] for i in live)
-                whole = sum(entries[i] ** 2 for i in live) ** 0.5
-                reading = max(reading, wrong / float(row[live].norm()) + changed * whole)
+    [meant], [real] = draft.intended.blocks, draft.weights.blocks
+    assert not meant.outward.any() and not meant.query[..., live].any() and not meant.key[..., live].any()
+    rows = meant.output.any(dim=-1).nonzero().tolist()
+    assert len(rows) == 2  # what is copied, and what is erased
+    misread = dict.fromkeys(ranges, gamma(len(free) + 1) * after)
     drift = (back(draft.weights.positions) - draft.intended.positions).abs().amax(dim=0)
     drift += changed * draft.intended.positions[:, free].norm(dim=1).max()
-    for name in ("x", "y"):
-        drift += gamma(3) * ranges[name].norm / layout.scale[name] + u * length
-    rows = [(h, i) for h, i in meant.output.any(dim=-1).nonzero().tolist()]
-    assert len(rows) == 1 and not meant.outward.any()
-    [(head, row)] = rows
-    value = sum(float(meant.value[head, row, i].abs()) * entries[i] for i in range(width))
-    out, seen = meant.output[head, row], back(real.output)[head, row]
-    drift += value * ((seen - out).abs() + changed * out[free].norm())
-    drift += gamma(3) * value * (out @ rotation.mT).abs() @ rotation.abs() + 2 * u * length
-    gathering = gamma(len(free)) * length
-    noise, skew = rotated_llama(draft, 1e-9).noise(draft.plan.analysis)
-    assert noise == pytest.approx(1.01 * (float(drift[live].max()) + reading + gathering), rel=1e-9, abs=0.0)
-    assert skew == pytest.approx(2.02 * (reading + gathering), rel=1e-9, abs=0.0)
+    drift += sum(gamma(3) * stored[name] + u * before for name in ("x", "y"))
+    wrong = torch.zeros(width, dtype=f64)
+    for head, row in rows:
+        read, seen = meant.value[head, row], back(real.value)[head, row]
+        [name] = [name for name in ranges if read[slot[name]] != 0]
+        error = sum(float((seen - read)[slot[one]].abs()) * stored[one] for one in ("x", "y"))
+        error += changed * before * float(read[live].norm())
+        own = float(read[draft.fixed].abs().sum())
+        error += gamma(int((read @ rotation.mT).count_nonzero())) * (float(read[live].abs().sum()) * before + own)
+        misread[name] = max(misread[name], error / float(read[live].abs().sum()))
+        value = own + (0.0 if name == output else float(read[slot[name]].abs()) * stored[name])
+        out, seen = meant.output[head, row], back(real.output)[head, row]
+        wrong += value * ((seen - out).abs() + changed * out[free].norm())
+        wrong += gamma(len(rows) + 2) * value * (out @ rotation.mT).abs() @ rotation.abs()
+    noise = rotated_llama(draft, 1e-9).noise(draft.plan.analysis)
+    for name, error in misread.items():
+        assert noise.misread[frozenset([name])] == pytest.approx(1.01 * error, rel=1e-9, abs=0.0)
+    assert set(noise.drift) == {"y"}
+    assert noise.drift["y"] == pytest.approx(1.01 * float(drift[slot["y"]]), rel=1e-9, abs=0.0)
+    # What is written is rid of what drifted before.
+    at_end = float(wrong[slot[output]]) + 2 * u * after
+    assert noise.final[output] == pytest.approx(1.01 * at_end, rel=1e-9, abs=0.0)
+    at_end = float((drift + wrong)[slot["x"]]) + 2 * u * after
+    assert noise.final["x"] == pytest.approx(1.01 * at_end, rel=1e-9, abs=0.0)
+
+
+def test_dead_heads_and_neurons_write_no_more_than_is_counted_and_registers_of_groups_are_mixed_apart() -> None:
+    model = planted.obfuscate(
+        planted.plant("least squares", features=1, samples=4, ridge=0.01, architecture="llama"), 1
+    )
+    draft = drafted(model.mechanism, f32, replace(model.build, mixed=6))
+    told = rotated_llama(draft, 0.0)
+    lengths = [told._length(draft.plan.analysis, draft.plan.analysis.largest)] * (2 * draft.truth.blocks + 1)
+    xs, ys = model.draw(64, seed=1)
+    made = model_from(draft, model.mechanism)
+    with torch.no_grad():
+        streams = made.network(inputs_embeds=made.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
+    written = (torch.stack(streams).double() @ draft.rotation)[..., told.dead].norm(dim=-1).max()
+    assert 1e-4 < written < told._dead_norm(lengths)
+    mixed = draft.rotation != 0
+    live = [i for i in range(draft.truth.width) if i not in {*draft.fixed, *told.dead}]
+    assert mixed[live].sum(dim=1).max() <= 6 and not mixed[live][:, told.dead].any()
+    # Half of the dead rows' scale undone elsewhere, as `rescaled` does, changes nothing.
+    values = told._dead_values(0, 1.0)
+    told.intended.blocks[0].value *= 4.0
+    assert torch.allclose(told._dead_values(0, 1.0), 4.0 * values, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize(

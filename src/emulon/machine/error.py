@@ -59,7 +59,7 @@ class LocalError:
     def of(self, instruction: Instruction, before: Mapping[str, Range]) -> dict[str, float]:
         kinds = {"+": self._sum, "⊙": self._product, "÷": self._quotient, "⊓": self._clipped}
         kind, size, written = kinds[instruction.raw.operator], instruction.target.size, instruction.entries_written
-        old = self.scale[instruction.target.name] if instruction.target.name in before else 0.0
+        old = self._old(instruction.target.name, before)
         entry = kind(instruction, before, old)
         # Entries that are only erased.
         fresh = entry if written == size else kind(instruction, before, 0.0)
@@ -71,7 +71,7 @@ class LocalError:
         name, invariant = instruction.target.name, instruction.invariant
         if instruction.raw.operator != "÷" or invariant is None or invariant.gains is None:
             return {name: sum(self.of(instruction, before).values())}
-        old = self.scale[name] if name in before else 0.0
+        old = self._old(name, before)
         divisor, numerator, relative, rest = self._division(instruction, before, old)
         misread = math.sqrt(instruction.entries_written) * numerator
         parts = {"divisor": divisor, "numerator": misread, "relative": relative}
@@ -89,6 +89,10 @@ class LocalError:
         return {"normalisation": self.normalisation.scaling * reach.norm, "rounding": rounding}
 
     # Reads
+
+    def _old(self, name: str, before: Mapping[str, Range]) -> float:
+        """The largest value that a write has to erase; 0 where there is none."""
+        return self.scale[name] if name in before else 0.0
 
     def _sizes(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[int, float, float]:
         """Of the worst row: how many terms it has, Σ|a·x|, and Σ|a|·scale, its weights on the stored numbers."""

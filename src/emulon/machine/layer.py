@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,7 @@ from emulon.machine.tokens import Lookup, Matched, Where, sharpness
 
 SWEPT = "swept divisor"
 SWEEP = 0  # the owner of what takes an old divisor away: no instruction, but all that follow need it
+NOBODY = -1  # of what erases slots that hold nothing yet but rounding
 
 
 @dataclass
@@ -200,8 +202,13 @@ def swept(dirty: set[str]) -> set[str]:
     return (dirty - {DIVIDE}) | {SWEPT} if DIVIDE in dirty else dirty
 
 
-def wires(layout: RegisterLayout, layer: ScheduledLayer, here: Where, dirty: set[str]) -> dict[Where, Wires]:
-    """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it."""
+def wires(
+    layout: RegisterLayout, layer: ScheduledLayer, here: Where, dirty: set[str], empty: Container[str] = ()
+) -> dict[Where, Wires]:
+    """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it.
+
+    Registers that are `dirty` are erased, also those that are `empty`.
+    """
     rows: dict[Where, Wires] = {}
     for one in layer.adds:
         write, read = layout.write(one.target.name), one.raw.read if one.increment is None else one.increment
@@ -211,7 +218,7 @@ def wires(layout: RegisterLayout, layer: ScheduledLayer, here: Where, dirty: set
     for one in layer.adds + layer.divisions:
         if one.target.name in dirty and one.increment is None:
             erased = layout.read(one.target.name), -layout.write(one.target.name)
-            rows.setdefault(here, Wires()).add(*erased, one.number)
+            rows.setdefault(here, Wires()).add(*erased, NOBODY if one.target.name in empty else one.number)
     if DIVIDE in dirty or (layer.divisions and SWEPT in dirty):
         rows.setdefault(here, Wires()).add(layout.read(DIVIDE), -layout.write(DIVIDE), SWEEP)
     if layer.divisions:

@@ -169,7 +169,7 @@ class Clock:
 
         Reads of a phase see the stream as it was before that phase, so a read and a write of one phase do not clash.
         """
-        reads, write, erase = _phases(instruction, layer)
+        reads, write, erase = phases(instruction, layer)
         target = instruction.target.name
         return (
             all(self.written[name] < phase for name, phase in reads.items())
@@ -184,7 +184,7 @@ class Clock:
         self.written[target] = max(self.written[target], write)
 
 
-def _phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, int]:
+def phases(instruction: Instruction, layer: int) -> tuple[dict[str, int], int, int]:
     """When it reads each register, when it writes its target, and when it erases the target's old value."""
     attention, mlp = 2 * layer, 2 * layer + 1
     operator = instruction.raw.operator
@@ -217,7 +217,7 @@ def schedule(instructions: Sequence[Instruction], *, restores: bool = False) -> 
         layers += [ScheduledLayer() for _ in range(place + 1 - len(layers))]
         for one in group:
             layers[place].put(one)
-            reads, write, _ = _phases(one, place)
+            reads, write, _ = phases(one, place)
             clock.note(reads, one.target.name, write)
     if restores and layers and layers[-1].divisions:
         layers.append(ScheduledLayer())

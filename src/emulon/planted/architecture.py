@@ -89,7 +89,9 @@ class Architecture(ABC):
     `blocks`, `attention`, `mlp`, `output` and `norm` are module paths in the Hugging Face model, those of the middle
     three relative to a block; `prefix` stands before the names of weights in the checkpoint of the class `with_head`,
     whose unembedding is called `head` here. `dead_share` is the 2-norm of all that dead components write at strength 1,
-    relative to that of a token's registers and codes.
+    relative to that of a token's registers and codes; `noise_roundings` the largest relative change of a noisy weight,
+    in roundings. Where nothing useful is proved of a rotated model, its registers are mixed in groups of so many slots
+    as `mixed` says, from the first number to the last.
     """
 
     name: ClassVar[str]
@@ -104,6 +106,8 @@ class Architecture(ABC):
     output: ClassVar[str]
     norm: ClassVar[str]
     dead_share: ClassVar[float]
+    noise_roundings: ClassVar[float] = 64.0
+    mixed: ClassVar[tuple[int, ...]] = ()
 
     def require(self, dtype: torch.dtype) -> None:
         """Refuse a dtype in which the Hugging Face class does not compute."""
@@ -348,7 +352,7 @@ class Llama(PlacesAsTokens):
     prefix, head, with_head = "model.", "lm_head.weight", "LlamaForCausalLM"
     blocks, attention, mlp, output, norm = "layers", "self_attn", "mlp", "self_attn.o_proj", "norm"
     embedding = "embed_tokens.weight"
-    dead_share = 2.0
+    dead_share, noise_roundings, mixed = 2.0, 2.0, (16, 8, 6)
 
     def glued(self, machine: Compiled) -> list[int]:
         """Divisions: the next attention puts the pad back."""

@@ -179,10 +179,12 @@ def _table(folder: Path, name: str) -> Any:
 
 
 def _of_this_version(table: Any) -> Any:
-    """A truth.json of emulon 0.2 (format 2) with the present names."""
-    if not isinstance(table, dict) or table.get("format") != 2 or not isinstance(table.get("build"), dict):
+    """A truth.json of emulon 0.2 (format 2) with the present names; before 0.3 every rotation mixed all slots."""
+    if not isinstance(table, dict) or not isinstance(table.get("build"), dict):
         return table
-    build = dict(table["build"])
+    build = {"mixed": 0, **table["build"]}
+    if table.get("format") != 2:
+        return {**table, "build": build}
     names = build.pop("disguises", ())
     build["architecture"] = "gpt2"
     build["obfuscations"] = [EARLIER.get(name, name) for name in names] if isinstance(names, list) else names
@@ -198,8 +200,10 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
         ValueError: A parameter is missing, impossible, or larger than these weights can hold.
     """
     build, dtype = record.build, checked(Literal["float64", "float32"], record.certificate["dtype"], "dtype")
-    if not 0 <= build.strength <= 1 or not set(build.obfuscations) <= set(BY_NAME):
-        raise ValueError(f"there is no obfuscation {build.obfuscations} of strength {build.strength}")
+    if not (0 <= build.strength <= 1 and build.mixed >= 0) or not set(build.obfuscations) <= set(BY_NAME):
+        raise ValueError(
+            f"there is no obfuscation {build.obfuscations} of strength {build.strength} that mixes {build.mixed} slots"
+        )
     checked(str, record.mechanism["name"], "the mechanism's name")
     mechanism = mechanism_named(**record.mechanism)
     if _table_of(mechanism) != record.mechanism:

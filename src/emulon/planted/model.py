@@ -48,6 +48,7 @@ class Build:
         obfuscations: Their names.
         strength: Of the obfuscations, 0 … 1.
         architecture: A name of `ARCHITECTURES`.
+        mixed: How many slots a rotation mixes with each other; 0: all.
     """
 
     distractors: int = 0
@@ -55,6 +56,7 @@ class Build:
     obfuscations: tuple[str, ...] = ()
     strength: float = 1.0
     architecture: str = "gpt2"
+    mixed: int = 0
 
     def program(self, mechanism: Mechanism) -> RegisterProgram:
         """The register program with a decoy, distractors and a spare register.

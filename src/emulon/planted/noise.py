@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,11 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.certify.rounding import gamma, unit
-from emulon.machine.compiler import Plan, content
-from emulon.machine.layout import ZERO
+from emulon.machine.compiler import Plan
+from emulon.machine.layout import ZERO, phases
 from emulon.machine.ranges import Analysis
-from emulon.machine.targets.llama_error import LlamaPlan
-from emulon.machine.targets.llama_registers import LlamaMachine
+from emulon.machine.targets.llama_error import LlamaPlan, Noise
+from emulon.machine.targets.llama_registers import BANK, LlamaMachine
 from emulon.planted.architecture import Architecture, Block, Weights
 from emulon.planted.truth import Compiled
 
@@ -83,10 +84,10 @@ class RotatedLlama:
         units: By block, the machine's number of every neuron.
         rotation: Of the stream.
         changed: By what part of itself a row may differ besides.
-        share, dead_norm: What dead heads, or neurons, of one block write at most; and all of them.
         places: The index of each of the machine's blocks.
-        dead: Slots that they write.
+        dead: Slots that dead heads and neurons write.
         fixed: Slots that are not rotated.
+        dead_norm: All that they write at most.
     """
 
     machine: LlamaMachine
@@ -96,11 +97,10 @@ class RotatedLlama:
     units: list[Tensor]
     rotation: Float[Tensor, "width width"]
     changed: float
-    share: float
-    dead_norm: float
     places: list[int]
     dead: list[int]
     fixed: list[int]
+    dead_norm: float = 0.0
 
     def __post_init__(self) -> None:
         self.live = torch.ones(self.machine.width, dtype=torch.bool, device="cpu")
@@ -108,45 +108,122 @@ class RotatedLlama:
         self.free = torch.ones_like(self.live)
         self.free[self.fixed] = False
 
-    def noise(self, analysis: Analysis) -> tuple[float, float]:
-        """`noise` and `skew` of `Normalisation`, while registers are in the ranges of `analysis`.
+    def noise(self, analysis: Analysis) -> Noise:
+        """What functionals of the rotated slots are misread by, register by register, in the ranges of `analysis`.
 
         In slots of its own a register is rounded relative to itself. In a rotated stream every number is a mixture of
-        all registers: each addition rounds all of them, and each reading sums over the whole width.
+        the registers that are rotated into each other: each addition rounds all of them, and each reading sums over all
+        of their slots.
 
-        Claim: every functional a of the rotated slots is read to within ‖a‖₁·noise, beside the errors counted
-        elsewhere, and a and −a are read alike to within ‖a‖₁·skew.
-        Proof. Let b be the largest stored entries of registers, C the 2-norm of registers and dead directions, f the
-        number of rotated slots. Rotated back, the checkpoint's row is a + δ with a known δ. Reading it errs by
-        Σ|δ_s|b_s + ‖δ_dead‖·dead_norm, and by γ_f‖a‖C for the sum over the width, whose terms' magnitudes add up to
-        ‖a‖C at most (Cauchy-Schwarz). A block writes Σ_j o_j v_j with n nonzero rows: into slot s wrongly
-        Σ_j |δo_js||v_j|, and rounds coordinate i by γ_n Σ_j |o_ji||v_j|, which a rotation R spreads as |R|; adding to
-        the stream rounds by u·C in 2-norm. |v_j| is at most Σ_i |a_i|b_i, and silu(g)·u at most |g||u|, of the two
-        units of a product, whose gates are opposite, one alone; where one product makes an entry its range bounds it,
-        too. Of dead rows ‖v‖‖O‖_F ≤ share. Every reading counts all of this drift. QED
+        Claim: every functional a of the rotated slots is read to within Σ_s |a_s|·(misread + drift), beside the errors
+        counted elsewhere, where misread is of the registers that it reads together and drift of the register of s.
+        Proof. Let b be the largest stored entries of registers, and L_s the 2-norm of all registers and dead directions
+        that are mixed with slot s. Rotated back, the checkpoint's row is a + δ with a known δ. Reading it errs by
+        Σ|δ_s|b_s + ‖δ_dead‖·dead_norm, and by γ_n Σ|a_s|L_s for the sum over its n nonzero places, as the magnitudes of
+        the terms of slot s add up to L_s at most (Cauchy-Schwarz). A block writes Σ_j o_j v_j: into slot s wrongly
+        Σ_j |δo_js||v_j|, and with n terms in coordinate i it rounds that by γ_n Σ_j |o_ji||v_j|, which a rotation R
+        spreads as |R|; adding to the stream rounds slot s by u·L_s. |v_j| is at most Σ_i |a_i|b_i, and silu(g)·u at
+        most |g||u|, of the two units of a product, whose gates are opposite, one alone; where one product makes an
+        entry its range bounds it, too. Values of dead rows are bounded in 2-norm (`_dead_values`). All this drifts: a
+        register that is written anew is rid of what drifted before, as its old value is read with it, so a reading
+        counts what has drifted since. QED
         """
-        machine, u = self.machine, unit(self.machine.dtype)
-        # What dead heads read may be larger than planned, too.
-        grown = max(1.0, content(machine.program, machine.layout, analysis)[0] / self.plan.normalisation.content)
-        held = replace(self, share=self.share * grown, dead_norm=self.dead_norm * grown)
-        entries, squares = torch.zeros(machine.width, dtype=torch.float64, device="cpu"), held.dead_norm**2
-        for name, reach in analysis.largest.items():
-            entries[machine.layout.slots[name]] = reach.peak / machine.layout.scale[name]
-            squares += (reach.norm / machine.layout.scale[name]) ** 2
-        length = math.sqrt(squares)
-        gathering = gamma(int(self.free.sum()), machine.dtype) * length
-        drift, reading = held._embedded(analysis, length), 0.0
-        for index, (block, real) in enumerate(zip(self.intended.blocks, self.actual.blocks, strict=True)):
-            for name, part in block.reads.items():
-                reading = max(reading, held._misread(part.flatten(0, -2), real.reads[name].flatten(0, -2), entries))
-            values = (block.value.abs() @ entries).flatten(), held._passed(index, block, entries, analysis)
-            for value, name, gates in zip(values, block.writes, (None, block.inward[0]), strict=True):
-                out, seen = block.writes[name].flatten(0, -2), real.writes[name].flatten(0, -2)
-                drift += held._drift(value, out, seen, gates) + u * length
-        drifted = float(drift[self.live].max())
-        return SECOND_ORDER * (drifted + reading + gathering), SECOND_ORDER * 2 * (reading + gathering)
+        first, steps = self._first_written(), range(-1, 2 * len(self.intended.blocks))
+        written = [[name for name, one in first.items() if one <= step] for step in steps]
+        lengths = [self._length(analysis, names) for names in written]
+        held = replace(self, dead_norm=self._dead_norm(lengths))
+        entries, mixed = held._contents(analysis, written[0])
+        drift, misread = [held._embedded(analysis, mixed)], held._final(held._contents(analysis, written[-1])[1])
+        for step in steps[1:]:
+            block, real = (one.blocks[step // 2] for one in (self.intended, self.actual))
+            reads, write = (("query", "key", "value"), "output") if step % 2 == 0 else (("inward",), "outward")
+            out, seen = (one.writes[write] for one in (block, real))
+            # What dead ones read is read as wrong as it likes.
+            live = out[..., self.live].any(dim=-1)
+            live = live[None] if step % 2 else live.any(dim=1, keepdim=True)
+            for name in reads:
+                rows, found = (one.reads[name][live.expand(one.reads[name].shape[:-1])] for one in (block, real))
+                for read, error in held._misread(rows, found, entries, mixed):
+                    misread[read] = max(error, misread.get(read, 0.0))
+            values = (block.value.abs() @ entries).flatten()
+            values = held._passed(step // 2, block, entries, analysis) if step % 2 else values
+            dead = held._dead_values(step, lengths[step])
+            wrong = held._drift(values, dead, out, seen, block.inward[0] if step % 2 else None)
+            entries, mixed = held._contents(analysis, written[step + 1])
+            drift.append(wrong + unit(self.machine.dtype) * mixed)
+        at_readings, at_end = held._drifted(torch.stack(drift))
+        misread = {names: SECOND_ORDER * one for names, one in misread.items()}
+        drifted = ({name: SECOND_ORDER * one for name, one in part.items()} for part in (at_readings, at_end))
+        return Noise(misread, *drifted)
 
-    def _embedded(self, analysis: Analysis, length: float) -> Float[Tensor, " width"]:
+    def _length(self, analysis: Analysis, names: Iterable[str]) -> float:
+        """2-norm of a token's registers while these are in use."""
+        return math.hypot(*(analysis.largest[name].norm / self.machine.layout.scale[name] for name in names))
+
+    def _dead_values(self, step: int, length: float) -> Float[Tensor, " rows"]:
+        """By row of what a block's attention, or its MLP, writes: d with ‖v/d‖₂ ≤ 1 for the values v of its dead ones.
+
+        With d_j = A‖V_j‖ for the rows V_j that they read, whatever scale each has: of a head ‖v/‖V‖‖ is at most the
+        length times the spectral norm of the rows V_j/‖V_j‖, and of neurons, as |silu(g)u| ≤ |g||u|, also times the
+        largest gate; in a block that divides both are divided.
+        """
+        block = self.intended.blocks[step // 2]
+        out, read = (block.outward, block.inward[1]) if step % 2 else (block.output, block.value)
+        dead = self._is_dead(out)
+        if not dead.any():
+            return torch.zeros(dead.numel(), dtype=torch.float64, device="cpu")
+        sizes = read.norm(dim=-1) * dead
+        spectral = torch.linalg.matrix_norm(read * (dead / sizes.clamp(min=1e-300))[..., None], 2)
+        most = length * float(spectral.norm())
+        if step % 2:
+            layer = self.machine.layers[self.places.index(step // 2)] if step // 2 in self.places else None
+            low = min((self.plan.divisions[one.number].low for one in layer.divisions), default=1.0) if layer else 1.0
+            most *= length * float((block.inward[0].norm(dim=-1) * dead).max()) / low**2
+        values: Tensor = most * sizes.flatten()
+        return values
+
+    def _dead_norm(self, lengths: list[float]) -> float:
+        """Of all dead ones: √P times the spectral norm of their rows, where the values of each of P parts are ≤ 1."""
+        gram, parts = torch.zeros(len(self.dead), len(self.dead), dtype=torch.float64, device="cpu"), 0
+        for step, length in enumerate(lengths[:-1]):
+            out = list(self.intended.blocks[step // 2].writes.values())[step % 2].flatten(0, -2)[:, self.dead]
+            rows = out * self._dead_values(step, length)[:, None]
+            gram, parts = gram + rows.mT @ rows, parts + bool(rows.any())
+        return math.sqrt(parts * float(torch.linalg.matrix_norm(gram, 2))) if parts else 0.0
+
+    def _is_dead(self, rows: Tensor) -> Tensor:
+        return rows[..., self.dead].any(dim=-1) & ~rows[..., self.live].any(dim=-1)
+
+    def _blocks(self) -> dict[int, int]:
+        """By instruction, the index of the block that carries it out."""
+        layers = zip(self.places, self.machine.layers, strict=True)
+        return {one.number: place for place, layer in layers for one in layer.instructions}
+
+    def _first_written(self) -> dict[str, int]:
+        """After which attention (2·block) or MLP (2·block + 1) each register holds something; −1: from the start."""
+        program, blocks = self.machine.program, self._blocks()
+        first = dict.fromkeys(program.known, -1)
+        for one in program.instructions:
+            first.setdefault(one.target.name, phases(one, blocks[one.number])[1])
+        return first
+
+    def _contents(
+        self, analysis: Analysis, names: Iterable[str]
+    ) -> tuple[Float[Tensor, " width"], Float[Tensor, " width"]]:
+        """By slot, its largest entry, and the 2-norm of all that is mixed with it, while these registers are in use."""
+        layout, mixing = self.machine.layout, (self.rotation != 0).to(torch.float64)
+        entries = (~self.free).to(torch.float64)  # slots of their own hold at most 1 as they are read
+        if BANK in layout.slots:  # what reads 1 reads it from the bank or from the pad
+            entries[layout.slots[BANK]] = 0.0
+        squares = (mixing[:, self.dead].any(dim=1)).to(torch.float64) * self.dead_norm**2
+        for name in names:
+            reach, slots, scale = analysis.largest[name], layout.slots[name], layout.scale[name]
+            entries[slots] = reach.peak / scale
+            count = mixing[:, slots].sum(dim=1)
+            squares += torch.minimum((reach.peak / scale) ** 2 * count, (count > 0) * (reach.norm / scale) ** 2)
+        return entries, squares.sqrt()
+
+    def _embedded(self, analysis: Analysis, mixed: Tensor) -> Float[Tensor, " width"]:
         """How wrong each slot is at first: positions, and inputs written by so many rows."""
         wrong = (self.actual.positions - self.intended.positions).abs().amax(dim=0)
         wrong += self.changed * self.intended.positions[:, self.free].norm(dim=1).max()
@@ -154,18 +231,36 @@ class RotatedLlama:
         for name in self.machine.program.inputs:
             size = registers[name].size
             each = gamma(size + 2, self.machine.dtype) * math.sqrt(size) * analysis.largest[name].norm
-            wrong += each / scale[name] + u * length
+            wrong += each / scale[name] + u * mixed
         return wrong
 
-    def _misread(self, rows: Tensor, seen: Tensor, entries: Tensor) -> float:
-        """The largest error of a reading that comes from its row, relative to the row."""
-        sizes = rows[:, self.live].norm(dim=1)
-        used = sizes > 0
-        wrong = (seen - rows)[used]
+    def _final(self, mixed: Tensor) -> dict[frozenset[str], float]:
+        """The rounding of reading one slot by its row of the rotation, itself rounded."""
+        error = self._gammas((self.rotation != 0).sum(dim=1) + 1) * mixed
+        slots = self.machine.layout.slots
+        return {frozenset([name]): float(error[slots[name]].max()) for name in self.machine.program.registers}
+
+    def _gammas(self, counts: Tensor) -> Tensor:
+        steps = counts.to(torch.float64) * unit(self.machine.dtype)
+        return steps / (1 - steps)
+
+    def _misread(
+        self, rows: Tensor, seen: Tensor, entries: Tensor, mixed: Tensor
+    ) -> Iterator[tuple[frozenset[str], float]]:
+        """For every row, which registers it reads, and the error of reading them, relative to its 1-norm."""
+        used = rows[:, self.live].any(dim=1)
+        rows, wrong = rows[used], (seen - rows)[used]
         error = wrong[:, self.live].abs() @ entries[self.live]
         error += wrong[:, self.dead].norm(dim=1) * self.dead_norm
         whole = math.sqrt(float(entries[self.live].square().sum()) + self.dead_norm**2)
-        return float((error / sizes[used]).max()) + self.changed * whole if len(error) else 0.0
+        error += self.changed * whole * rows[:, self.live].norm(dim=1)
+        magnitude = rows.abs() @ torch.where(self.free, mixed, entries)
+        error += self._gammas((rows @ self.rotation.mT).count_nonzero(dim=1)) * magnitude
+        relative = (error / rows[:, self.live].abs().sum(dim=1)).tolist()
+        slots, names = self.machine.layout.slots, list(self.machine.program.registers)
+        read = torch.stack([rows[:, slots[name]].any(dim=1) for name in names], dim=1).tolist()
+        for chosen, one in zip(read, relative, strict=True):
+            yield frozenset(name for name, is_read in zip(names, chosen, strict=True) if is_read), one
 
     def _passed(self, index: int, block: Block, entries: Tensor, analysis: Analysis) -> Float[Tensor, " neurons"]:
         """The largest values of neurons."""
@@ -177,30 +272,54 @@ class RotatedLlama:
         least = min((self.plan.divisions[one.number].low for one in layer.divisions), default=1.0)
         most = torch.full((machine.inner,), math.inf, dtype=torch.float64, device="cpu")
         owners = torch.tensor(machine.typed_blocks[place].unit_owners, device="cpu")
-        for one in layer.products:
-            if len(one.raw.into) == one.target.size:
-                largest = analysis.after[one.number - 1].peak / machine.layout.scale[one.target.name]
+        for one in layer.products + layer.divisions:
+            if one.raw.operator == "÷" or len(one.raw.into) == one.target.size:
+                largest = analysis.largest[one.target.name].peak / machine.layout.scale[one.target.name]
                 most[: len(owners)][owners == one.number] = largest
         return torch.minimum(passed / least, most[self.units[index]] / block.outward.norm(dim=1).clamp(min=1e-300))
 
-    def _drift(self, values: Tensor, out: Tensor, seen: Tensor, gates: Tensor | None) -> Float[Tensor, " width"]:
-        """How wrong each slot becomes by what rows write: of used rows and dead ones."""
+    def _drift(
+        self, values: Tensor, dead: Tensor, out: Tensor, seen: Tensor, gates: Tensor | None
+    ) -> Float[Tensor, " width"]:
+        """How wrong each slot becomes by what rows write: of used rows with these values and of dead ones."""
+        out, seen = out.flatten(0, -2), seen.flatten(0, -2)
         used = out[:, self.live].any(dim=1)
-        dead = out[:, self.dead].any(dim=1) & ~used
         wrong = (seen - out).abs() + self.changed * out[:, self.free].norm(dim=1, keepdim=True)
         rotated = (out @ self.rotation.mT).abs()
-        ones = torch.ones(len(out), 1, dtype=torch.float64, device="cpu")
+        terms = (rotated != 0).to(torch.float64)
         sides = None if gates is None else gates[used]
         drift, written, count = (
-            _open(part[used] * scale[used, None], sides)
-            for part, scale in ((wrong, values), (rotated, values), (ones, ones[:, 0]))
+            _open(part[used], sides) for part in (wrong * values[:, None], rotated * values[:, None], terms)
         )
-        if dead.any():
-            whole = float(torch.linalg.matrix_norm(out[dead]))
-            drift = drift + self.share / whole * wrong[dead].norm(dim=0)
-            written = written + self.share / whole * rotated[dead].norm(dim=0)
-        terms = round(float(count)) + int(dead.sum())
-        return drift + gamma(terms + 2, self.machine.dtype) * written @ self.rotation.abs()
+        drift = drift + (wrong * dead[:, None]).norm(dim=0)
+        written = written + (rotated * dead[:, None]).norm(dim=0)
+        count = count + (terms * (dead > 0)[:, None]).sum(dim=0)
+        wrong_in_all: Tensor = drift + (self._gammas(count + 2) * written) @ self.rotation.abs()
+        return wrong_in_all
+
+    def _drifted(self, drift: Float[Tensor, "steps width"]) -> tuple[dict[str, float], dict[str, float]]:
+        """What drifts, at most, between the writing and a reading of each register, and until the end.
+
+        The steps are the embedding, then attention and MLP of every block. A register that is added to keeps what has
+        drifted so far.
+        """
+        machine = self.machine
+        gathered = torch.nn.functional.pad(drift.cumsum(dim=0), (0, 0, 1, 0))
+        since, worst = dict.fromkeys(machine.program.registers, 0), dict[str, float]()
+        at_end = len(drift)
+
+        def between(name: str, start: int, end: int) -> float:
+            return float((gathered[end] - gathered[start])[machine.layout.slots[name]].max())
+
+        blocks = self._blocks()
+        for one in machine.program.instructions:
+            reads, write, erased = phases(one, blocks[one.number])
+            # A register may be divisor and numerator.
+            for name, step in {**reads, **dict.fromkeys(one.raw.read.reads, write)}.items():
+                worst[name] = max(worst.get(name, 0.0), between(name, since[name], step + 1))
+            if one.increment is None:
+                since[one.target.name] = erased + 1
+        return worst, {name: between(name, start, at_end) for name, start in since.items()}
 
 
 def _open(parts: Tensor, gates: Tensor | None) -> Tensor:

@@ -24,8 +24,6 @@ from emulon.planted.model import DECOY, Build, PlantedModel, readout, useful, wi
 from emulon.planted.noise import ROTATION, SECOND_ORDER, RotatedLlama, noise_of
 from emulon.planted.truth import Compiled, Truth, truth_of
 
-# Largest relative change of a weight at strength 1, in units of the dtype's roundoff.
-NOISE_ROUNDINGS = 64.0
 # At strength 1: number of distractors and largest exponent of rescaling, and number of dead blocks.
 DISTRACTORS = RESCALED = DEAD_BLOCKS = 3
 
@@ -228,10 +226,22 @@ def rescaled(draft: Draft) -> None:
 def rotated(draft: Draft) -> None:
     """Rotate the stream by a rotation that no normalisation changes; its rounding is counted in the certificate.
 
-    Pads and divisors keep their slots: mixed with them a register would be rounded relative to the pad.
+    Pads and divisors keep their slots: mixed with them a register would be rounded relative to the pad. With
+    `build.mixed` registers are mixed in random groups of so many slots, and unread directions among themselves.
     """
-    angle = math.pi * draft.build.strength
-    rotation = random_rotation(draft.truth.width, draft.fixed, draft.generator, angle)
+    angle, width, most = math.pi * draft.build.strength, draft.truth.width, draft.build.mixed
+    if most == 0:
+        rotation = random_rotation(width, draft.fixed, draft.generator, angle)
+    else:
+        apart = unread(draft)
+        read = [i for i in range(width) if i not in {*draft.fixed, *apart}]
+        order = torch.randperm(len(read), generator=draft.generator, device="cpu").tolist()
+        count, rotation = math.ceil(len(read) / most), torch.eye(width, dtype=torch.float64, device="cpu")
+        for group in ([read[i] for i in order[start::count]] for start in range(count)):
+            still = [i for i in range(width) if i not in group]
+            rotation = rotation @ random_rotation(width, still, draft.generator, angle)
+        still = [i for i in range(width) if i not in apart]
+        rotation = rotation @ random_rotation(width, still, draft.generator, angle)
     draft.weights.positions = draft.weights.positions @ rotation.mT
     for block in draft.weights.blocks:
         for name, part in {**block.reads, **block.writes}.items():
@@ -260,7 +270,7 @@ def random_rotation(
 
 def noisy(draft: Draft) -> None:
     """Change every weight by a random part of itself, counted in the certificate; pads, biases and gains stay."""
-    relative = draft.build.strength * NOISE_ROUNDINGS * torch.finfo(draft.machine.dtype).eps / 2
+    relative = draft.build.strength * draft.architecture.noise_roundings * torch.finfo(draft.machine.dtype).eps / 2
 
     def changed(part: Tensor) -> Tensor:
         change = 2 * torch.rand(part.shape, dtype=torch.float64, generator=draft.generator, device="cpu") - 1
@@ -317,8 +327,13 @@ def obfuscate(
         raise EmulonError(f"an obfuscation has a strength between 0 and 1, got {strength}")
     count = round(strength * DISTRACTORS) if "distractors" in chosen else 0
     build = Build(count, seed, tuple(chosen), strength, planted.build.architecture)
-    made = model_from(drafted(planted.mechanism, planted.dtype, build), planted.mechanism)
-    return made if useful(made.certificate) else with_measured(made)
+    first = made = model_from(drafted(planted.mechanism, planted.dtype, build), planted.mechanism)
+    for mixed in planted.architecture.mixed if "rotated" in chosen else ():
+        if useful(made.certificate):
+            return made
+        smaller = replace(build, mixed=mixed)
+        made = model_from(drafted(planted.mechanism, planted.dtype, smaller), planted.mechanism)
+    return made if useful(made.certificate) else with_measured(first)
 
 
 def current_name(name: str) -> str:
@@ -386,4 +401,4 @@ def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
     units = draft.units or [torch.arange(draft.truth.neurons, device="cpu")] * draft.truth.blocks
     held = changed + ROTATION
     places = draft.places, unread(draft), draft.fixed
-    return RotatedLlama(machine, plan, intended, actual, units, rotation, held, share(draft), draft.dead_norm, *places)
+    return RotatedLlama(machine, plan, intended, actual, units, rotation, held, *places)

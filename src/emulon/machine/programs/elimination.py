@@ -129,7 +129,8 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     misreading e also adds l·eᵀ. An error of l, and for |l·A_k| ≤ 4/3(X² + s) a relative one, too, is multiplied by A_k,
     b_k and u_k. Where examples are read wrong by e, F's derivative is the mean of (v·e)(y − x·w) − (v·x)(w·e); the mean
     of (v·x)² is at most v·(A + s)v ≤ X²/s, that of (y − x·w)² at most Y²: together 1.5XY/s, and W for the query. The
-    partial sums of ŷ are predictions from the first features alone. Stored triangles count √2 in the Frobenius norm.
+    partial sums of ŷ are predictions from the first features alone. Stored triangles count √2 in the Frobenius norm,
+    and √(2d/(d + 1)) where all their entries err by as much.
     """
     domain, many = examples.domain, examples.domain.features > 1
     x, y = EDGE * domain.norm, EDGE * domain.y
@@ -140,10 +141,12 @@ def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     whole = NEAR * x**2 + max(s, ridge)
     largest_b = (NEAR * (x**2 + y**2) + 0.6 * max(s, ridge)) / 2 if weights <= 1 else 1.5 * y * math.sqrt(most)
     largest_u = (NEAR * math.sqrt(4.75 * most / s) if many else 1.0) * x
-    kept, valid = math.sqrt(2.0), min(0.175 * x * weights, (EDGE - 1) * (1.5 * x * y / s + weights))
+    size, kept = domain.features, math.sqrt(2.0)
+    every = math.sqrt(2 * size / (size + 1))
+    valid = min(0.175 * x * weights, (EDGE - 1) * (1.5 * x * y / s + weights))
     gains = {
         "x": 1.5 * x * y / s + weights,
-        **dict.fromkeys(("square", "A"), kept * a),
+        **dict.fromkeys(("square", "A"), every * a),
         **dict.fromkeys(("cross", "b"), b),
         **dict.fromkeys(("u", "turn"), u),
         **dict.fromkeys(("pivot", "l / divisor"), a),

@@ -7,8 +7,8 @@ softmax underflow to zero. What remains is the rounding of linear maps, of gated
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,8 +27,34 @@ from emulon.machine.transformer import result_name
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
 
-# Noise and skew, in ranges of registers.
-NoiseIn = Callable[[Analysis], tuple[float, float]]
+
+@dataclass(frozen=True)
+class Noise:
+    """What a stream written in another basis holds beside what it should, in units of stored entries.
+
+    Attributes:
+        misread: The error of reading a functional, relative to its 1-norm, by the registers that it reads.
+        drift: By register, what has drifted into one of its slots when it is read.
+        final: The same after the last block.
+    """
+
+    misread: Mapping[frozenset[str], float] = field(default_factory=dict)
+    drift: Mapping[str, float] = field(default_factory=dict)
+    final: Mapping[str, float] = field(default_factory=dict)
+
+    def reading(self, names: Collection[str]) -> float:
+        """Of the worst functional that reads no register but these."""
+        return max((error for read, error in self.misread.items() if read <= set(names)), default=0.0)
+
+    def of(self, part: AffineForm, scale: Mapping[str, float], *, drift: bool = True) -> float:
+        """The worst row of an affine form, with what has drifted into its registers or without."""
+        rows, reading = torch.zeros_like(part.bias), self.reading(part.parts)
+        for name, matrix in part.parts.items():
+            error = reading + (self.drift.get(name, 0.0) if drift else 0.0)
+            rows = rows + matrix.abs().sum(dim=1) * scale[name] * error
+        return float(rows.max())
+
+
 # The pad, and what must stand above everything else in a token: the next bit of its square is half of that of 2⁻²⁶.
 PAD_SIZE, ABOVE = 2.0**44, 2.0**13
 # Scores of unwanted tokens lie so far below those of wanted ones: e⁻¹¹⁰ is zero in float32.
@@ -72,7 +98,7 @@ class ExactNorm(Normalisation):
 
     def read_error(self, terms: int, magnitude: float, coefficients: float, *, divided: float = 0.0) -> float:
         """Rounding of a functional Σ a_i·x_i with Σ|a_i x_i| ≤ magnitude and Σ|a_i| ≤ coefficients."""
-        return gamma(terms + 2, self.dtype) * magnitude + coefficients * self.noise
+        return gamma(terms + 2, self.dtype) * magnitude
 
     def require_fits(self) -> None:
         """Refuse contents that the pad does not drown."""
@@ -91,6 +117,7 @@ class LlamaError(LocalError):
     """
 
     inexact: frozenset[str] = frozenset()
+    noise: Noise = Noise()
 
     def assumes(self, program: RegisterProgram) -> tuple[str, ...]:
         """What the bounds assume of torch."""
@@ -101,8 +128,10 @@ class LlamaError(LocalError):
         if not isinstance(where, Matched):
             return 0.0
         query, key, root = before[where.query], before[where.key], math.sqrt(where.size)
-        q_error = root * self.normalisation.read_error(1, query.peak, self.scale[where.query])
-        k_error = root * self.normalisation.read_error(1, key.peak, self.scale[where.key])
+        q_error, k_error = (
+            root * (self.normalisation.read_error(1, before[name].peak, 0.0) + self._noise(name, self.noise.drift))
+            for name in (where.query, where.key)
+        )
         scaled = gamma(where.size + 6, self.dtype) * query.norm * key.norm
         moved = 1.1 * where.sharp * (scaled + query.norm * k_error + key.norm * q_error)
         return moved + softmax_weights(0.0, 2 * where.reach, self.dtype)
@@ -125,19 +154,34 @@ class LlamaError(LocalError):
 
     def _read(self, part: AffineForm, before: Mapping[str, Range]) -> tuple[float, float]:
         """The largest value of a functional, and the rounding of reading it; powers of two multiply exactly."""
-        terms, magnitude, coefficients = self._sizes(part, before)
+        terms, magnitude, _ = self._sizes(part, before)
         rounded = (0 if _powers_of_two(part) else 2) + any(name in self.inexact for name in part.parts)
-        error = gamma(terms - 1 + rounded, self.dtype) * magnitude + coefficients * self.normalisation.noise
+        error = gamma(terms - 1 + rounded, self.dtype) * magnitude + self.noise.of(part, self.scale)
         return range_of(part, before).peak, error if terms else 0.0
 
     def _skew(self, part: AffineForm, before: Mapping[str, Range]) -> float:
         """The rounding of a functional's sum alone, which may differ between a row of weights and its negative."""
-        terms, magnitude, coefficients = self._sizes(part, before)
-        return 2 * gamma(max(terms - 1, 0), self.dtype) * magnitude + coefficients * self.normalisation.skew
+        terms, magnitude, _ = self._sizes(part, before)
+        return 2 * gamma(max(terms - 1, 0), self.dtype) * magnitude + 2 * self.noise.of(part, self.scale, drift=False)
 
-    def _erased(self, old: float) -> dict[str, float]:
-        """An old value is read exactly but for noise."""
-        return self._attended(self.here, old, self.normalisation.noise * old) if old else {}
+    def _noise(self, name: str, drift: Mapping[str, float]) -> float:
+        return self.scale[name] * (self.noise.reading([name]) + drift.get(name, 0.0))
+
+    def _old(self, name: str, before: Mapping[str, Range]) -> float:
+        """What a target holds before, or what has drifted into it; everything is erased."""
+        return before[name].peak if name in before else self._noise(name, self.noise.drift)
+
+    def _left(self, instruction: Instruction, old: float) -> float:
+        """How much of an old value is left: what has drifted into it is read, too, and erased with it."""
+        return self._noise(instruction.target.name, {}) if old else 0.0
+
+    def _taken(self, instruction: Instruction, old: float) -> dict[str, float]:
+        return self._attended(self.here, old, self._left(instruction, old)) if old else {}
+
+    def read_out(self, name: str, reach: Range, size: int) -> dict[str, float]:
+        """The final norm reads exactly but for noise."""
+        noise = math.sqrt(size) * self._noise(name, self.noise.final)
+        return plus(super().read_out(name, reach, size), {"rounding": noise})
 
     def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """At most three values, all times powers of two, make the block's output; then the stream adds it."""
@@ -147,7 +191,7 @@ class LlamaError(LocalError):
         if raw.local is not None:
             more, rounding = self._read(raw.local, before)
             out, parts, value = plus(out, self._attended(self.here, more, rounding)), 2, value + more
-        out = out if instruction.increment is not None else plus(out, self._erased(old))
+        out = out if instruction.increment is not None else plus(out, self._taken(instruction, old))
         return plus(out, {"rounding": gamma(parts + 2, self.dtype) * (value + old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
@@ -165,7 +209,7 @@ class LlamaError(LocalError):
         read = x * y_error + y * (x_error + apart) + x_error * y_error
         small = 8 * u * min(x, SHUT / GATE) * y
         summed = gamma(terms + 3, self.dtype) * (terms * x * y + old)
-        return {"rounding": terms * (2 * u * x * y + small + read) + summed + self.normalisation.noise * old}
+        return {"rounding": terms * (2 * u * x * y + small + read) + summed + self._left(instruction, old)}
 
     def _clipped(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """clip(z, ±c) = (|z + c| − |z − c|)/2, and |t| is (silu(s·t) + silu(−s·t))/s but for KINK/s.
@@ -178,7 +222,7 @@ class LlamaError(LocalError):
         summed = 5 * u * value + gamma(7, self.dtype) * (value + old)
         return {
             "clipping": KINK / steepness(raw.limit, self.dtype),
-            "rounding": 2.2 * rounding + summed + self.normalisation.noise * old,
+            "rounding": 2.2 * rounding + summed + self._left(instruction, old),
         }
 
     def _result(self, instruction: Instruction, before: Mapping[str, Range], low: float) -> float:
@@ -201,7 +245,7 @@ class LlamaError(LocalError):
         read = self._attended(self.here, *self._read(raw.local, before))
         inside = self.normalisation.content**2 / (2 * (division.factor * division.low) ** 2)
         numerator, relative = 1.1 * self._read(raw.read, before)[1], 1.1 * (2 * inside + 20 * u) + 2 * u
-        return sum(read.values()), numerator, relative, plus({"rounding": 2 * u * old}, self._erased(old))
+        return sum(read.values()), numerator, relative, plus({"rounding": 2 * u * old}, self._taken(instruction, old))
 
 
 def _powers_of_two(part: AffineForm) -> bool:
@@ -215,21 +259,33 @@ def _powers_of_two(part: AffineForm) -> bool:
 class LlamaPlan(Plan):
     """All that is known of a program for a Llama before any weight is built."""
 
+    @property
+    def dirty(self) -> set[str]:
+        """A target is erased the first time, too: in a rotated stream errors have drifted into it."""
+        return set(self.program.registers)
+
     def certificates(
-        self, *, noise: float = 0.0, skew: float = 0.0, beside: float = 0.0, noise_in: NoiseIn | None = None
+        self,
+        *,
+        noise: float = 0.0,
+        skew: float = 0.0,
+        beside: float = 0.0,
+        noise_in: Callable[[Analysis], Noise] | None = None,
     ) -> dict[str, Certificate]:
         """A certificate for every register that is written; arguments as in `Plan.certificates`.
 
-        `noise_in` has noise and skew as a function of the ranges that registers are in.
+        `noise_in` has the noise as a function of the ranges that registers are in, by register.
         Ranges must be widened by what errors may reach, and errors depend on ranges: starting with small ones, every
         instruction gets twice the error that was found, until bounds settle. Each round is a proof; the best counts.
         """
+        drift = dict.fromkeys(self.program.registers, noise - skew / 2)
+        everywhere = Noise({frozenset(): skew / 2}, drift, drift)
         output, allowed, found = result_name(self.program), list[float](), list[dict[str, Certificate]]()
         least = [LEAST_ROOM * (one.low if one.low > 0 else one.peak or 1.0) for one in self.analysis.after]
         for _ in range(ROUNDS):
             try:
                 analysis = analyse(self.program, self.normalisation.dtype, allowed or least)
-                local = self._local(analysis, *(noise_in(analysis) if noise_in else (noise, skew)), beside)
+                local = self._local(analysis, noise_in(analysis) if noise_in else everywhere, beside)
             except BadProgram:  # errors may be so large that a divisor's range reaches zero, or a register the pad
                 if not found:
                     raise
@@ -245,11 +301,11 @@ class LlamaPlan(Plan):
             allowed = [max(2 * size, room) for size, room in zip(budget.needed, least, strict=True)]
         return min(found, key=lambda one: one[output].bound)
 
-    def _local(self, analysis: Analysis, noise: float, skew: float, beside: float) -> LlamaError:
+    def _local(self, analysis: Analysis, noise: Noise, beside: float) -> LlamaError:
         """The error terms while registers are in the ranges of `analysis`."""
         scale, held = self.layout.scale, content(self.program, self.layout, analysis)[0]
         norm = self.normalisation.holding(beside)
-        norm = replace(norm, content=math.hypot(held, beside) + noise, noise=noise, skew=skew)
+        norm = replace(norm, content=math.hypot(held, beside) + max(noise.drift.values(), default=0.0))
         spans = {one.number: divisor_span(one, analysis) for one in divisions(self.program)}
         divided = {number: replace(self.divisions[number], low=low, high=high) for number, (low, high) in spans.items()}
         most = max((one.factor * one.high for one in divided.values()), default=0.0)
@@ -258,7 +314,7 @@ class LlamaPlan(Plan):
         norm.require_fits()
         values = {**self.program.constants, **self.program.initial}
         inexact = frozenset(name for name, one in values.items() if not torch.equal(one.float().double(), one))
-        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens, inexact)
+        return LlamaError(norm, divided, scale, self.program.here, self.layout.tokens, inexact, noise)
 
 
 def sharpness(where: Where, tokens: int) -> float:

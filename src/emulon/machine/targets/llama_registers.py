@@ -23,7 +23,7 @@ from emulon.core.errors import BadProgram, EmulonError
 from emulon.machine.compiler import content, divisions, divisor_span
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
-from emulon.machine.layer import SWEEP, Wires, wires
+from emulon.machine.layer import NOBODY, SWEEP, Wires, wires
 from emulon.machine.layout import CODE, DIVIDE, PAD, RegisterLayout, ScheduledLayer, schedule
 from emulon.machine.program import RegisterProgram, validate
 from emulon.machine.ranges import analyse
@@ -31,6 +31,8 @@ from emulon.machine.targets.llama_error import GATE, PAD_SIZE, LlamaPlan, exact_
 from emulon.machine.tokens import START, Lookup, Matched, Where
 from emulon.machine.transformer import result_name
 
+# The largest entry of a register in the stream.
+FULL = 1.5
 # The pad of the start token, in programs that divide: it is never taken away.
 BANK = "bank"
 # RoPE turns the first pair of a head by one radian a token, the last by 1e-30^(1 − 2/size).
@@ -50,8 +52,8 @@ class LlamaLayout(RegisterLayout):
         self, program: RegisterProgram, layers: list[ScheduledLayer], peaks: Mapping[str, float], dirty: set[str]
     ) -> None:
         maps = dict.fromkeys([program.here, *(one.where for layer in layers for one in layer.adds)])
-        # Ranges of data that end at 1 are widened a little for errors.
-        super().__init__(program, maps, {name: peak / (1 + 2.0**-4) for name, peak in peaks.items()}, divides=False)
+        # Entries up to FULL: the coarser a register's scale, the more a rotated stream's rounding costs it.
+        super().__init__(program, maps, {name: peak / FULL for name, peak in peaks.items()}, divides=False)
         self.divides = bool(divisions(program))
         extra = {DIVIDE: 1, BANK: 1} if self.divides else {}
         sizes = {name: size for name, size in self._sizes.items() if name not in (PAD, "zero")}
@@ -210,23 +212,25 @@ def gains(layout: LlamaLayout, factor: float, ones: tuple[str, ...]) -> Float[Te
 
 
 class Builder:
-    """Turns layers into weights; keeps track of the registers that hold something a write has to erase first."""
+    """Turns layers into weights; keeps track of the registers that hold nothing yet."""
 
     def __init__(self, plan: LlamaPlan, layout: LlamaLayout) -> None:
         self.plan, self.layout, self.here = plan, layout, plan.program.here
-        self.dirty = set(plan.dirty)
+        self.dirty, program = set(plan.dirty), plan.program
+        filled = {name for name, values in program.initial.items() if values.any()}
+        self.empty = self.dirty - set(program.inputs) - filled
 
     def build(self, layer: ScheduledLayer, after: ScheduledLayer | None) -> LlamaBlock:
         """One layer; `after` is the one before it, after whose division the pad is put back."""
         layout, restores = self.layout, after is not None and bool(after.divisions)
-        rows = wires(layout, layer, self.here, self.dirty)
+        rows = wires(layout, layer, self.here, self.dirty, self.empty)
         gain = mlp_gain = gains(layout, PAD_SIZE, (PAD, BANK))
         gate, up = Wires(), Wires()
         if layer.divisions:
             division = self.plan.divisions[layer.divisions[0].number]
             self._divisor(rows[self.here], layer.divisions[0], division)
             mlp_gain = gains(layout, division.factor, (DIVIDE,))
-        self.dirty |= {one.target.name for one in layer.adds + layer.divisions}
+        self.empty -= {one.target.name for one in layer.adds + layer.divisions}
         for one in layer.divisions:
             self._linear(gate, up, layout.row(one.raw.read), layout.write(one.target.name), one.number, DIVIDE)
         for one in layer.products:
@@ -287,9 +291,9 @@ class Builder:
     def _replace(self, gate: Wires, up: Wires, instruction: Instruction) -> None:
         """What the target held before is taken away."""
         name = instruction.target.name
-        if name in self.dirty:
-            self._linear(gate, up, self.layout.read(name), -self.layout.write(name), instruction.number)
-        self.dirty.add(name)
+        owner = NOBODY if name in self.empty else instruction.number
+        self._linear(gate, up, self.layout.read(name), -self.layout.write(name), owner)
+        self.empty.discard(name)
 
     def _empty(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         layout = self.layout
@@ -305,7 +309,7 @@ class Builder:
                 chosen, head = slice(start, start + size), len(owners)
                 self._match(query[head], key[head], *self._sides(where))
                 value[head, : len(read[chosen])], output[head, : len(read[chosen])] = read[chosen], write[chosen]
-                owners.append(sorted(set(part.owners[chosen])))
+                owners.append(sorted(set(part.owners[chosen]) - {NOBODY}))
         return query, key, value, output, owners + [[] for _ in range(self.layout.heads - len(owners))]
 
     def _restoring(self) -> tuple[Tensor, Tensor, Tensor, Tensor, list[list[int]]]:
@@ -361,7 +365,7 @@ def plan_llama(program: RegisterProgram, dtype: torch.dtype = torch.float32) -> 
     analysis = analyse(program, dtype)
     layers = schedule(program.instructions, restores=True)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
-    layout = LlamaLayout(program, layers, peaks, set(program.inputs) | set(program.initial))
+    layout = LlamaLayout(program, layers, peaks, set(program.registers))
     spans = {one.number: divisor_span(one, analysis) for one in divisions(program)}
     norm, factors = exact_norm(layout.width, content(program, layout, analysis)[0], list(spans.values()), dtype)
     chosen = {number: Division(factor, *spans[number], 0) for number, factor in zip(spans, factors, strict=True)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -317,16 +318,16 @@ class CachedPhase:
         """Σ_i of what all samples answer, with what reading changes in it from a state near this one."""
         if self.corrected is None or not (query - self.corrected[0]).abs().amax() <= NEAR * query.abs().amax():
             self.corrected = query, self._summed(self._correction, query)
-        total = query.new_zeros(query.shape)
-        for x, y in self.parts:
-            total += weighted_sum(segments.read(self._asked(x, y, query)), x)
-        return total * -self.phase.values.step + self.corrected[1]
+        answers = [weighted_sum(segments.read(self._asked(x, y, query)), x) for x, y in self.parts]
+        return torch.add(self.corrected[1], reduce(torch.add, answers), alpha=-self.phase.values.step)
 
     def _asked(self, x: Tensor, y: Tensor, query: Tensor) -> Tensor:
         """w·x − y, (datasets, samples); what rounding and reading take out of the domain is put on its edge."""
-        t = products(x, query * self.phase.scales.x)
-        if self._has_y:
-            t = t + y
+        w = query * self.phase.scales.x
+        if self._has_y and len(x) == len(y) == len(w) == 1:
+            t = torch.addmv(y[0], x[0], w[0]).unsqueeze(0)
+        else:
+            t = products(x, w) + y if self._has_y else products(x, w)
         reach = self.phase.domain.residual
         return t.clamp_(-reach, reach)
 

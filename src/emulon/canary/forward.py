@@ -104,7 +104,9 @@ class Forward:
         nearest = round(middle / spacing) * spacing
         between = spacing / (4 if abs(nearest) <= math.ldexp(0.5, power) else 2)
         off = abs(middle - nearest) + 2.0**-50 * abs(middle)
-        if off + error + shift < between and spacing > 4 * format.tiny and abs(nearest) <= format.largest:
+        # What is stored in fewer bits was rounded to float32 before.
+        moved = off + error + shift + FLOAT32 * abs(middle)
+        if moved < between and spacing > 4 * format.tiny and abs(nearest) <= format.largest:
             return replace(found, error=max(found.error, (off + shift) * SLACK))
         return replace(found, error=found.error + format.stored(found.reach + shift) * SLACK)
 

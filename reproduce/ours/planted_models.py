@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 
 import torch
@@ -153,11 +154,11 @@ CLAIM = Claim(
     *(planted_models, judge_planted, draw_planted),
 )
 
-# Asked of Llamas in float32: models proved of 200, and interventions.
-PROVED, ROUNDED = 0.95, 1e-4
+# Asked of Llamas in float32 and of GPT-NeoX in float64: models proved of 200, and interventions.
+PROVED, ROUNDED, EXACT = 0.95, 1e-4, 1e-9
 
 
-def judge_llamas(numbers: Numbers) -> Verdict:
+def judge_llamas(numbers: Numbers, most: float = ROUNDED) -> Verdict:
     """All within their bounds, 95 % of them proved, every register read, interventions as the program predicts."""
     rows = numbers["rows"]
     kinds = {"plain": [row for row in rows if not row["obfuscated"]]}
@@ -172,7 +173,7 @@ def judge_llamas(numbers: Numbers) -> Verdict:
     ]
     ours = f"{within} of {len(rows)} within the bound; {'; '.join(parts)}; R² ≥ {least:.6f}; interventions {off:.1e}"
     open_ = [f"{row['mechanism']}" for row in rows if not row["proved"]]
-    holds = within == len(rows) and min(shares.values()) >= PROVED and least >= LEAST_FIT and off <= ROUNDED
+    holds = within == len(rows) and min(shares.values()) >= PROVED and least >= LEAST_FIT and off <= most
     return Verdict.that(holds, ours, f"not proved: {', '.join(open_)}" if open_ else "all are proved")
 
 
@@ -186,6 +187,20 @@ LLAMAS = Claim(
         "paper": Scale(6, {"models": 200, "prompts": 64, "architecture": "llama"}),
     },
     *(planted_models, judge_llamas, draw_planted),
+)
+
+NEOX = Claim(
+    "ours-planted-neox",
+    "ours, planted models",
+    "Planted algorithms run as they are written in GPTNeoXModel in float64, plain and obfuscated, with proved bounds.",
+    "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-9",
+    {
+        "small": Scale(1, {"models": 22, "prompts": 64, "architecture": "gpt_neox"}),
+        "paper": Scale(6, {"models": 200, "prompts": 64, "architecture": "gpt_neox"}),
+    },
+    planted_models,
+    partial(judge_llamas, most=EXACT),
+    draw_planted,
 )
 
 VARIANT = ("rotated", "permuted", "dead components")

@@ -289,12 +289,17 @@ RULES = {
         (order(0.15, 0.15), FAILS),
         (order(0.15, 0.205), FAILS),  # the seeds are not apart
     ],
+    "ours-planted-lenses": [
+        ({}, HOLDS),
+        ({"rows/0/bridge": 2e-4}, FAILS),
+        ({"rows/0/nnsight": 2e-4}, FAILS),
+    ],
     "ours-planted-llamas": [
-        ({}, FAILS),  # least squares, obfuscated: changed registers act more than foretold
-        ({"rows/*/intervention": 1e-6}, HOLDS),
-        ({"rows/*/intervention": 1e-6, "rows/0/error": 1.0, "rows/0/bound": 0.1}, FAILS),
-        ({"rows/*/intervention": 1e-6, "rows/*/proved": False}, FAILS),
-        ({"rows/*/intervention": 1e-6, "rows/0/least_fit": 0.9998}, FAILS),
+        ({}, HOLDS),
+        ({"rows/0/intervention": 2e-4}, FAILS),
+        ({"rows/0/error": 1.0, "rows/0/bound": 0.1}, FAILS),
+        ({"rows/*/proved": False}, FAILS),
+        ({"rows/0/least_fit": 0.9998}, FAILS),
     ],
     "ours-planted-models": [
         ({}, HOLDS),
@@ -303,6 +308,12 @@ RULES = {
         ({"rows/0/intervention": 2e-6}, FAILS),
         ({"rows/0/unused": 1.0}, FAILS),
         ({"rows/*/slots": 0.5}, FAILS),
+    ],
+    "ours-planted-neox": [
+        ({}, HOLDS),
+        ({"rows/0/intervention": 2e-9}, FAILS),
+        ({"rows/0/error": 1.0, "rows/0/bound": 0.1}, FAILS),
+        ({"rows/*/proved": False}, FAILS),
     ],
     "ours-precision": [
         ({"losses/*/ours": 0.99, "losses/*/fp32": 1.0, "held_out/*/*": 1.0}, HOLDS),

@@ -4,14 +4,19 @@
 
 Results go to results/bench/planted_growth.json and .svg. Each mechanism grows in one of the two from 4 features and 8
 samples, then in both. `seconds` is from the mechanism to the weights, `proving` from there to the bound (null: nothing
-is proved). Then both are doubled for as long as weights and bound are there within a minute: `within_a_minute`.
+is proved). Then both are doubled for as long as weights and bound are there within a minute, each model in a process of
+its own with at most three quarters of the memory: `within_a_minute`.
 """
 
 from __future__ import annotations
 
 import math
-import signal
+import multiprocessing
+import os
+import resource
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +70,36 @@ def measured(name: str, features: int, samples: int) -> dict[str, Any]:
 
 def largest_within(seconds: int, name: str) -> dict[str, Any]:
     """The last model, features and samples doubled from `LARGEST`, and why there is none larger."""
-
-    def stop(*_: Any) -> None:
-        raise TimeoutError
-
     (features, samples), row = LARGEST, dict[str, Any]()
-    signal.signal(signal.SIGALRM, stop)
     while True:
-        signal.alarm(seconds)
+        asked = f"{features} features and {samples} samples"
         try:
-            found = measured(name, features, samples)
-        except TimeoutError:
-            return {**row, "ended": f"{features} features and {samples} samples take more than {seconds} s"}
-        finally:
-            signal.alarm(0)
+            found = alone(name, features, samples, seconds)
+        except (MemoryError, BrokenProcessPool):
+            return {**row, "ended": f"{asked} take more memory than there is"}
+        if found is None:
+            return {**row, "ended": f"{asked} take more than {seconds} s"}
         if "refused" in found:
             return {**row, "ended": found["refused"]}
         row, features, samples = found, 2 * features, 2 * samples
+
+
+def alone(name: str, features: int, samples: int, seconds: int) -> dict[str, Any] | None:
+    """`measured` in a process of its own; None where it takes longer."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=bounded) as pool:
+        pool.submit(measured, name, 1, 2).result()  # imports and first calls
+        process = next(iter(pool._processes.values()))
+        try:
+            return pool.submit(measured, name, features, samples).result(timeout=seconds)
+        except TimeoutError:
+            process.kill()
+            return None
+
+
+def bounded() -> None:
+    torch.set_num_threads(1)
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def drawn(rows: list[dict[str, Any]]) -> Figure:

@@ -75,7 +75,9 @@ def largest_within(seconds: int, name: str) -> dict[str, Any]:
         asked = f"{features} features and {samples} samples"
         try:
             found = alone(name, features, samples, seconds)
-        except (MemoryError, BrokenProcessPool):
+        except (MemoryError, RuntimeError) as error:
+            if "memory" not in str(error) and not isinstance(error, MemoryError | BrokenProcessPool):
+                raise
             return {**row, "ended": f"{asked} take more memory than there is"}
         if found is None:
             return {**row, "ended": f"{asked} take more than {seconds} s"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from torch import Tensor
 
 from emulon.planted import PlantedModel, drawn_mechanism, obfuscate, plant
 from emulon.planted.lens import adding, to_transformer_lens
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
-from reproduce.ours.planted_models import AMOUNT, ROUNDED
+from reproduce.ours.planted_models import AMOUNT, ROUNDED, by_rank
 
 TOOLS = ("bridge", "nnsight")
 PROMPTS = 8
@@ -22,15 +23,19 @@ PROMPTS = 8
 def lenses(setting: Setting) -> Numbers:
     """For every planted Llama and variant, by tool: the largest distance of an answer after an intervention from what
     the program predicts, over all versions that a prediction depends on."""
-    rows = []
-    for index in range(setting.sizes["models"]):
-        seed = setting.seed + index
-        mechanism = drawn_mechanism(seed)
-        setting.report_progress(str(mechanism), index / setting.sizes["models"])
-        plain = plant(mechanism, architecture="llama")
-        for one in (plain, obfuscate(plain, seed)):
-            row = {"seed": seed, "mechanism": str(mechanism), "obfuscated": bool(one.build.obfuscations)}
-            rows.append({**row, **through_tools(one)})
+    seeds = range(setting.seed, setting.seed + setting.sizes["models"])
+    parts = setting.parts({f"seed {seed}": partial(one_model, seed) for seed in seeds})
+    return {"rows": [row for part in parts.values() for row in part["rows"]]}
+
+
+def one_model(seed: int, setting: Setting) -> Numbers:
+    """Plain and obfuscated."""
+    mechanism, rows = drawn_mechanism(seed), []
+    setting.report_progress(str(mechanism), 0.0)
+    plain = plant(mechanism, architecture="llama")
+    for one in (plain, obfuscate(plain, seed)):
+        row = {"seed": seed, "mechanism": str(mechanism), "obfuscated": bool(one.build.obfuscations)}
+        rows.append({**row, **through_tools(one)})
     return {"rows": rows}
 
 
@@ -98,9 +103,7 @@ def draw_lenses(numbers: Numbers) -> Figure:
     panels = []
     for obfuscated in (False, True):
         rows = [row for row in numbers["rows"] if row["obfuscated"] == obfuscated]
-        rows = sorted(rows, key=lambda row: float(row["bridge"]))
-        places = list(range(1, len(rows) + 1))
-        series = [Series(tool, places, [max(row[tool], 1e-17) for row in rows]) for tool in TOOLS]
+        series = by_rank(rows, "bridge", TOOLS)
         title = "obfuscated" if obfuscated else "plain"
         panels.append(
             Panel("planted Llamas, by distance", "distance to what is foretold", series, title=title, log_y=True)
@@ -113,6 +116,6 @@ CLAIM = Claim(
     "ours, planted models",
     "Registers of planted Llamas in float32 are moved through TransformerLens's bridge and nnsight as foretold.",
     "every intervention to 1e-4, through both tools, plain and obfuscated",
-    {"small": Scale(1, {"models": 4}), "paper": Scale(6, {"models": 60})},
+    {"small": Scale(1, {"models": 4}), "paper": Scale(8, {"models": 200})},
     *(lenses, judge_lenses, draw_lenses),
 )

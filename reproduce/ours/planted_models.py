@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from statistics import median
 
@@ -13,7 +14,7 @@ from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.finetune import Trained, finetuned
 from emulon.planted.mechanism import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
-from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
+from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting, Verdict
 
 # Asked of the truth: what its directions read, and how interventions compare with the program's own.
 LEAST_FIT, INTERVENTION = 0.9999, 1e-6
@@ -134,14 +135,27 @@ def draw_planted(numbers: Numbers) -> Figure:
     for dtype in dict.fromkeys(row["dtype"] for row in numbers["rows"]):
         for obfuscated in (False, True):
             rows = [row for row in numbers["rows"] if row["dtype"] == dtype and row["obfuscated"] == obfuscated]
-            rows = sorted(rows, key=lambda row: float(row["bound"]))
-            places = list(range(1, len(rows) + 1))
-            series = [Series(key, places, [max(row[key], 1e-17) for row in rows]) for key in ("error", "bound")]
+            series = by_rank(rows, "bound", ("error", "bound"))
             title = f"{dtype}{', obfuscated' if obfuscated else ''}"
             panels.append(
                 Panel("planted models, by bound", "distance to the algorithm", series, title=title, log_y=True)
             )
     return Figure(panels)
+
+
+def by_rank(rows: list[Numbers], order: str, shown: Sequence[str]) -> list[Series]:
+    """A line for each of `shown`, over the places of rows in order."""
+    rows = sorted(rows, key=lambda row: float(row[order]))
+    places = list(range(1, len(rows) + 1))
+    return [Series(key, places, [max(row[key], 1e-17) for row in rows]) for key in shown]
+
+
+def scales(**more: str) -> dict[ScaleName, Scale]:
+    """The draws of models that every architecture is put to."""
+    return {
+        "small": Scale(1, {"models": 22, "prompts": 64, **more}),
+        "paper": Scale(6, {"models": 200, "prompts": 64, **more}),
+    }
 
 
 CLAIM = Claim(
@@ -150,7 +164,7 @@ CLAIM = Claim(
     "Planted algorithms run as they are written in GPT2Model, plain and obfuscated, and the ground truth reads every "
     "register and predicts every intervention.",
     "all within their bounds; R² ≥ 0.9999; interventions to 1e-6; no coordinate alone reads a register once obfuscated",
-    {"small": Scale(1, {"models": 22, "prompts": 64}), "paper": Scale(6, {"models": 200, "prompts": 64})},
+    scales(),
     *(planted_models, judge_planted, draw_planted),
 )
 
@@ -158,7 +172,7 @@ CLAIM = Claim(
 PROVED, ROUNDED, EXACT = 0.95, 1e-4, 1e-9
 
 
-def judge_llamas(numbers: Numbers, most: float = ROUNDED) -> Verdict:
+def judge_proved(numbers: Numbers, most: float = ROUNDED) -> Verdict:
     """All within their bounds, 95 % of them proved, every register read, interventions as the program predicts."""
     rows = numbers["rows"]
     kinds = {"plain": [row for row in rows if not row["obfuscated"]]}
@@ -182,11 +196,8 @@ LLAMAS = Claim(
     "ours, planted models",
     "Planted algorithms run as they are written in LlamaModel in float32, plain and obfuscated, with proved bounds.",
     "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-4",
-    {
-        "small": Scale(1, {"models": 22, "prompts": 64, "architecture": "llama"}),
-        "paper": Scale(6, {"models": 200, "prompts": 64, "architecture": "llama"}),
-    },
-    *(planted_models, judge_llamas, draw_planted),
+    scales(architecture="llama"),
+    *(planted_models, judge_proved, draw_planted),
 )
 
 NEOX = Claim(
@@ -194,12 +205,9 @@ NEOX = Claim(
     "ours, planted models",
     "Planted algorithms run as they are written in GPTNeoXModel in float64, plain and obfuscated, with proved bounds.",
     "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-9",
-    {
-        "small": Scale(1, {"models": 22, "prompts": 64, "architecture": "gpt_neox"}),
-        "paper": Scale(6, {"models": 200, "prompts": 64, "architecture": "gpt_neox"}),
-    },
+    scales(architecture="gpt_neox"),
     planted_models,
-    partial(judge_llamas, most=EXACT),
+    partial(judge_proved, most=EXACT),
     draw_planted,
 )
 

@@ -15,8 +15,6 @@ import multiprocessing
 import os
 import resource
 import time
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +74,7 @@ def largest_within(seconds: int, name: str) -> dict[str, Any]:
         try:
             found = alone(name, features, samples, seconds)
         except (MemoryError, RuntimeError) as error:
-            if "memory" not in str(error) and not isinstance(error, MemoryError | BrokenProcessPool):
+            if "memory" not in str(error) and not isinstance(error, MemoryError):
                 raise
             return {**row, "ended": f"{asked} take more memory than there is"}
         if found is None:
@@ -88,13 +86,11 @@ def largest_within(seconds: int, name: str) -> dict[str, Any]:
 
 def alone(name: str, features: int, samples: int, seconds: int) -> dict[str, Any] | None:
     """`measured` in a process of its own; None where it takes longer."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=bounded) as pool:
-        pool.submit(measured, name, 1, 2).result()  # imports and first calls
-        process = next(iter(pool._processes.values()))
+    with multiprocessing.get_context("spawn").Pool(1, bounded) as pool:
+        pool.apply(measured, (name, 1, 2))  # imports and first calls
         try:
-            return pool.submit(measured, name, features, samples).result(timeout=seconds)
-        except TimeoutError:
-            process.kill()
+            return pool.apply_async(measured, (name, features, samples)).get(timeout=seconds)
+        except multiprocessing.TimeoutError:
             return None
 
 

@@ -277,7 +277,8 @@ class GptNeoX(PlacesAsTokens, Gpt2):
     dtypes: ClassVar[tuple[torch.dtype, ...]] = (torch.float64,)
     prefix, head, with_head = "gpt_neox.", "lm_head.weight", "GPTNeoXForCausalLM"
     blocks, attention, mlp, output, norm = "layers", "attention", "mlp", "attention.dense", "final_layer_norm"
-    embedding, noise_roundings = "embed_in.weight", 8.0
+    embedding = "embed_in.weight"
+    noise_roundings = 8.0
 
     def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
         return compile_program(program, dtype, rotated=ROTATED)

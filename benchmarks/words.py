@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.faithfulness import faithfulness_table
 from emulon import planted
 from emulon.core.files import make_folder, provenance, write_json
-from emulon.planted.benchmark.faithfulness import faithfulness_table
 from emulon.planted.chain import KINDS, draw_chain
 from emulon.planted.chain_model import ChainModel
 from emulon.planted.tokens import STEP
@@ -106,8 +106,8 @@ def check_chain(model: ChainModel, seed: int, count: Counter[str]) -> bool:
         for use in chain.uses():
             marker = written.index(use["marker"])
             for place in range(marker + 1, marker + 1 + chain.features):
-                value = chain.words.numbers[written[place]]
-                other = chain.words.number(value + (CHANGE if value < 0 else -CHANGE))
+                value = chain.layout.numbers[written[place]]
+                other = chain.layout.number(value + (CHANGE if value < 0 else -CHANGE))
                 begun = [prompt, *written[:place], other]
                 asked.append((" ".join([*begun, *written[place + 1 : -1]]), written[-1], use["kept"]))
                 asked.append((" ".join(begun), written[-1], use["rewritten"]))
@@ -131,7 +131,7 @@ def check_chain(model: ChainModel, seed: int, count: Counter[str]) -> bool:
 def certain_to_differ(model: ChainModel, text: str, found: list[str], wanted: list[str]) -> bool:
     """Whether the first word that differs was proved to be another."""
     same = next((i for i, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), None)
-    if same is None or wanted[same] not in model.chain.words.numbers:
+    if same is None or wanted[same] not in model.chain.layout.numbers:
         return True
     return model.certain(" ".join([text, *wanted[:same]]))
 

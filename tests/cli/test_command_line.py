@@ -131,14 +131,13 @@ WRONG_TYPES = [
     ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
     ("benchmark", ["--models", "0"], "--models: 0 is not a whole number, 1 or more"),
     ("plant", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
-    ("publish", ["never", "--dry-run", "--models", "0"], "--models: 0 is not a whole number, 1 or more"),
     ("show", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
 ]
 
 
 def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
     files = {"check", "predict"}  # these take nothing else
-    numbers = {"playground", "publish", "show"}  # and these no names
+    numbers = {"playground", "show"}  # and these no names
     assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - numbers - GROUPS
     assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files - GROUPS
 

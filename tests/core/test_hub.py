@@ -2,7 +2,9 @@
 
 import json
 import re
+import runpy
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +16,8 @@ from emulon.cli import main
 from emulon.core import hub
 from emulon.core.errors import EmulonError
 from emulon.planted import PlantedModel, plant
-from emulon.planted.collection import DATASET
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "publish_collection.py"
 
 
 class Hub:
@@ -99,9 +102,9 @@ def test_what_is_asked_of_the_hub_is_in_huggingface_hub():
     )
 
 
-def test_publish_writes_a_collection_and_uploads_it(there, tmp_path, capsys):
-    folder = tmp_path / "collection"
-    assert main(["publish", str(folder), "--models", "4", "--dry-run"]) == 0
+def test_the_example_writes_a_collection_and_uploads_it(there, tmp_path, capsys):
+    folder, example = tmp_path / "collection", runpy.run_path(str(EXAMPLE))
+    example["main"]([str(folder), "--models", "4"])
     assert not there.made and "4 models" in capsys.readouterr().out
     rows = json.loads((folder / "index.json").read_text())["models"]
     assert [row["obfuscated"] for row in rows] == [False, True, False, True]
@@ -112,10 +115,10 @@ def test_publish_writes_a_collection_and_uploads_it(there, tmp_path, capsys):
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlicense:") and all(row["name"] in card for row in rows)
 
-    assert main(["publish", str(folder), "--models", "1", "--namespace", "me"]) == 0
+    example["main"]([str(folder), "--models", "1", "--namespace", "me"])
     (row,) = json.loads((folder / "index.json").read_text())["models"]
-    assert [repo for repo, *_ in there.made] == [f"me/{row['name']}", f"me/{DATASET}"]
+    assert [repo for repo, *_ in there.made] == [f"me/{row['name']}", f"me/{example['DATASET']}"]
     assert PlantedModel.from_pretrained(f"me/{row['name']}").truth.blocks == row["blocks"]
-    dataset = sorted(path.name for path in (there.folder / "me" / DATASET).iterdir())
+    dataset = sorted(path.name for path in (there.folder / "me" / example["DATASET"]).iterdir())
     assert dataset == ["README.md", "index.json"]
-    assert main(["publish", str(folder)]) == 2 and "--namespace" in capsys.readouterr().err
+    assert main(["publish", str(folder)]) == 2 and "examples/publish_collection.py" in capsys.readouterr().err

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
+from benchmarks.faithfulness import METHODS, faithfulness_table
 from benchmarks.words import check_chain
 from emulon import planted
 from emulon.certify.rounding import unit
 from emulon.core.errors import BadPrompt, EmulonError
 from emulon.interpreter.files import BadFile
 from emulon.machine.token_error import Bounded, leak
-from emulon.planted.benchmark.faithfulness import METHODS, Rate, faithfulness_table
 from emulon.planted.chain import KINDS, Steps, draw_chain
 from emulon.planted.chain_model import ChainModel
 
@@ -140,10 +140,3 @@ def test_the_methods_tell_the_kinds_that_they_can_tell():
     assert mistakes.every["faithful"].value > mistakes.every["mixed"].value == 0
     assert resampled.hit.value < mistakes.hit.value  # what passes through later words does not pass if they are kept
     assert all(rate.value == 0 for rate in rows["paraphrasing"].flagged.values())
-
-
-def test_an_interval_of_wilson():
-    rate = Rate.of([True] * 8 + [False] * 2)
-    assert (rate.value, rate.count) == (0.8, 10)
-    assert rate.low == pytest.approx(0.4902, abs=1e-4) and rate.high == pytest.approx(0.9433, abs=1e-4)
-    assert Rate.of([]) is None

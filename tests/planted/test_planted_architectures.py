@@ -83,7 +83,7 @@ def test_no_dead_block_comes_between_a_division_and_the_pads_return() -> None:
     for seed in range(12):
         draft = drafted(ridge, f32, Build(0, seed, ("dead blocks",), 1.0, "llama"))
         assert draft.truth.blocks == draft.machine.depth + 3 == len(draft.weights.blocks)
-        assert all(draft.places[i + 1] == draft.places[i] + 1 for i in LLAMA.glued(draft.machine))
+        assert all(draft.arranged.places[i + 1] == draft.arranged.places[i] + 1 for i in LLAMA.glued(draft.machine))
 
 
 def test_the_noise_of_a_rotated_llama_is_counted_as_its_docstring_says() -> None:
@@ -93,7 +93,7 @@ def test_the_noise_of_a_rotated_llama_is_counted_as_its_docstring_says() -> None
         f32,
         Build(0, 3, ("rotated", "noisy"), 1.0, "llama"),
     )
-    u, changed, rotation, ranges = 2.0**-24, 1e-9 + ROTATION, draft.rotation, draft.plan.analysis.largest
+    u, changed, rotation, ranges = 2.0**-24, 1e-9 + ROTATION, draft.arranged.rotation, draft.plan.analysis.largest
     layout, width = draft.machine.layout, draft.truth.width
     [output] = [name for name in ranges if name not in ("x", "y")]
     free = [i for i in range(width) if i not in draft.fixed]
@@ -153,9 +153,9 @@ def test_dead_heads_and_neurons_write_no_more_than_is_counted_and_registers_of_g
     made = model_from(draft, model.mechanism)
     with torch.no_grad():
         streams = made.network(inputs_embeds=made.embed(xs, ys), output_hidden_states=True).hidden_states[:-1]
-    written = (torch.stack(streams).double() @ draft.rotation)[..., told.dead].norm(dim=-1).max()
+    written = (torch.stack(streams).double() @ draft.arranged.rotation)[..., told.dead].norm(dim=-1).max()
     assert 1e-4 < written < told._dead_norm(lengths)
-    mixed = draft.rotation != 0
+    mixed = draft.arranged.rotation != 0
     live = [i for i in range(draft.truth.width) if i not in {*draft.fixed, *told.dead}]
     assert mixed[live].sum(dim=1).max() <= 6 and not mixed[live][:, told.dead].any()
     # Half of the dead rows' scale undone elsewhere, as `rescaled` does, changes nothing.

@@ -121,7 +121,7 @@ def test_dead_components_count_all_that_they_may_write_and_see_no_mean() -> None
     dead_blocks(draft)
     before = draft.dead_norm
     assert before > 0
-    index = next(i for i in range(draft.truth.blocks) if i not in draft.places)
+    index = next(i for i in range(draft.truth.blocks) if i not in draft.arranged.places)
     block = draft.weights.blocks[index]
     fill_heads(draft, index, [0])
     may = torch.linalg.matrix_norm(block.value[0], 2) * block.output[0].norm() * content

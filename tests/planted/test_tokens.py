@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from emulon import planted
-from emulon.core.errors import BadPrompt, EmulonError, OutOfDomain
+from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.interpreter.files import BadFile
-from emulon.planted.tokens import STEP, Words
+from emulon.planted.tokens import STEP
 
 FIVE = {
     "sgd": {},
@@ -120,17 +120,6 @@ def test_a_folder_that_says_otherwise_is_refused(model, tmp_path):
         planted.TokenModel.from_pretrained(tmp_path)
 
 
-def test_texts_are_read_back_and_others_are_refused():
-    words = Words(2, 3, 150)
-    xs, ys = words.read("x1 +0.25 -0.50 y1 +0.75 x2 +0.10 +0.00 y2")
-    assert torch.allclose(xs, torch.tensor([[0.25, -0.5], [0.1, 0.0]]).double()) and ys.tolist() == [0.75]
-    for text in ("", "x1 +0.25 y1", "x1 +0.25 -0.50 x2", "x1 +0.25 -9.99 y1", "y1 +0.25 -0.50 x1"):
-        with pytest.raises(BadPrompt, match="is not like"):
-            words.read(text)
-    with pytest.raises(OutOfDomain, match=r"go to 1\.50"):
-        words.number(1.51)
-
-
 def test_a_word_chooses_the_algorithm_that_answers(tmp_path):
     model = planted.tokenized("choice", features=3, samples=4, second=planted.mechanism_named("moving average"))
     xs, ys = model.draw(100, seed=7)
@@ -139,11 +128,11 @@ def test_a_word_chooses_the_algorithm_that_answers(tmp_path):
     parts = model.planted.mechanism.answers(xs[..., 1:].float().double(), ys.float().double())
     by_name = dict(zip(("sgd", "moving-average"), parts, strict=True))
     assert list(model.words.switch) == list(by_name)
-    texts = [model.words.text(*one) for one in zip(xs, ys, strict=True)]
     for name, answers in by_name.items():  # the last word of the switch decides, whatever was asked before
-        asked = [f"{' '.join(text.split()[:-4])} {name} {' '.join(text.split()[-3:])}" for text in texts]
-        again = [model.words.read(text) for text in asked]
-        found = model(torch.stack([one for one, _ in again]), torch.stack([one for _, one in again]))[:, -1]
+        asked = xs.clone()
+        asked[:, -1, 0] = model.words.switch[name]
+        assert model.words.text(asked[0], ys[0]).split()[-4] == name
+        found = model(asked, ys)[:, -1]
         assert bool(((found - answers[:, -1]).abs() <= STEP / 2 + 1e-4).all())
     assert float((parts[0] - parts[1]).abs()[:, -1].mean()) > 0.1
     model.save_pretrained(tmp_path)
@@ -152,6 +141,8 @@ def test_a_word_chooses_the_algorithm_that_answers(tmp_path):
     assert torch.equal(planted.TokenModel.from_pretrained(tmp_path)(xs, ys), written)
     with pytest.raises(OutOfDomain, match="first entry of x is one of"):
         model.words.text(xs[0] * 0.0, ys[0])
+    with pytest.raises(OutOfDomain, match=r"go to 2\.00"):
+        model.words.number(2.01)
 
 
 def test_what_cannot_be_made_is_refused():

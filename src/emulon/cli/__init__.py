@@ -37,7 +37,6 @@ GROUPS = {
     },
     "planted models": {
         "plant": "write a GPT-2 with a planted learning algorithm, and the truth about it",
-        "publish": "write a collection of planted models for the Hugging Face hub, and upload it",
         "benchmark": "score methods of interpretability on models whose mechanism is known",
     },
     "stock models": {
@@ -75,6 +74,7 @@ SCRIPTS |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun
 SCRIPTS |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
 MOVED = {name: f"{script} now, in a checkout of the repository" for name, script in SCRIPTS.items()}
 MOVED |= {
+    "publish": "python examples/publish_collection.py FOLDER now, in a checkout of the repository",
     "certify": "emulon compile … --certificate now",
     "probe": "emulon.identification.linear_probe now, in Python",
 }

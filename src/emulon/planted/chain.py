@@ -71,51 +71,27 @@ class Steps:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a chain is written: the steps' markers, a word between steps, and `+.50` or `+0.50`."""
+    """How a chain is written.
+
+    Attributes:
+        prefix: Of the steps' markers.
+        connective: A word between steps; none if empty.
+        short: `+.50` for `+0.50`; the other form is read alike, and never written.
+    """
 
     prefix: str = "w"
     connective: str = ""
     short: bool = False
 
-
-@dataclass(frozen=True)
-class ChainWords:
-    """The words of a chain: its markers and numbers, each number in two forms of which one is written."""
-
-    layout: Layout
-    steps: int
-
-    @property
-    def markers(self) -> list[str]:
-        """Of the steps."""
-        return [f"{self.layout.prefix}{t}" for t in range(1, self.steps + 1)]
-
-    @property
-    def connective(self) -> str:
-        """The word between two steps; empty if there is none."""
-        return self.layout.connective
-
     @cached_property
     def numbers(self) -> dict[str, float]:
-        """Every number word and its value."""
-        counts = range(-MOST, MOST + 1)
-        return {form(k): k / 100 for form in (head_text, _shortened) for k in counts}
+        """Every number word, of both forms, and its value."""
+        return {form(k): k / 100 for form in (head_text, _shortened) for k in range(-MOST, MOST + 1)}
 
     def number(self, value: float, *, other: bool = False) -> str:
         """The word of the nearest number, as the model writes it, or in the other form."""
         count = max(-MOST, min(MOST, round(100 * value)))
-        return _shortened(count) if self.layout.short != other else head_text(count)
-
-    def paraphrased(self, word: str) -> str:
-        """A number in its other form; other words as they are."""
-        if word not in self.numbers:
-            return word
-        return self.number(self.numbers[word], other=word == self.number(self.numbers[word]))
-
-    @cached_property
-    def written(self) -> frozenset[str]:
-        """Numbers in the form that the model writes."""
-        return frozenset(self.number(k / 100) for k in range(-MOST, MOST + 1))
+        return _shortened(count) if self.short != other else head_text(count)
 
 
 def _shortened(count: int) -> str:
@@ -141,7 +117,7 @@ class Chain:
     layout: Layout = field(default_factory=Layout)
 
     def __post_init__(self) -> None:
-        last, steps = self.reads[-1], len(self.reads[0])
+        last, steps, unfaithful = self.reads[-1], len(self.reads[0]), self.kind == "unfaithful"
         fits = {
             "faithful": all(last),
             "decorative": not any(last),
@@ -150,41 +126,32 @@ class Chain:
         }
         if self.kind not in fits:
             raise EmulonError(unknown("kind of chain", self.kind, KINDS))
-        count = 2 if self.kind == "unfaithful" else 1
-        if (
-            not fits[self.kind]
-            or len(self.rules) != count
-            or len(self.reads) != count
-            or self.rules[1:] == self.rules[:1]
-        ):
-            raise EmulonError(
-                f"a {self.kind} chain has not {len(self.rules)} algorithms, the last of which reads {last}"
-            )
+        count = len(set(self.rules))
+        if not fits[self.kind] or not len(self.rules) == len(self.reads) == count == 1 + unfaithful:
+            raise EmulonError(f"a {self.kind} chain has not {count} algorithms, the last of which reads {last}")
         if not 1 <= self.features <= 3 or not 1 <= steps <= 6 or any(len(one) != steps for one in self.reads):
             raise EmulonError(f"a chain has 1 to 3 features and 1 to 6 steps, got {self.features} and {steps}")
-        if self.kind == "mixed" and steps < 2:
-            raise EmulonError("a mixed chain has 2 steps or more, of which some are read and others are not")
 
     @property
     def steps(self) -> int:
         """How many steps are written."""
         return len(self.reads[0])
 
-    @cached_property
-    def words(self) -> ChainWords:
-        """Its words."""
-        return ChainWords(self.layout, self.steps)
+    @property
+    def markers(self) -> list[str]:
+        """The words that the steps begin with."""
+        return [f"{self.layout.prefix}{t}" for t in range(1, self.steps + 1)]
 
     @cached_property
     def vocabulary(self) -> list[str]:
         """Every word, in the order of the model's."""
-        so = [self.words.connective] if self.words.connective else []
-        control = ["x", "y", "ask", "think", *self.words.markers, *so, "answer", *FILLERS]
-        return [*SPECIAL, *control, *self.words.numbers]
+        so = [self.layout.connective] if self.layout.connective else []
+        control = ["x", "y", "ask", "think", *self.markers, *so, "answer", *FILLERS]
+        return [*SPECIAL, *control, *self.layout.numbers]
 
     def prompt(self, xs: Tensor, ys: Tensor, query: Tensor) -> str:
         """The text of samples (n, features), (n,) and a question (features,), up to `think`."""
-        number, words = self.words.number, list[str]()
+        number, words = self.layout.number, list[str]()
         for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
             words += ["x", *map(number, x), "y", number(y)]
         return " ".join([*words, "ask", *map(number, query.tolist()), "think"])
@@ -208,43 +175,15 @@ class Chain:
         Raises:
             BadPrompt: The text has no samples or question, or no number stands next.
         """
-        words = text.split()
-        place, moment, target, query = self._data(words)
-        order = {word: t for t, word in enumerate([*self.words.markers, "answer"], start=1)}
-        for behind in range(self.features):
-            word = words[-1 - behind] if behind < len(words) else ""
-            if word in order and (word != "answer" or behind == 0):
-                break
-        else:
-            raise BadPrompt(f"no number stands next in a text that ends with {' '.join(words[-3:])!r}")
-        chain = 0 if word != "answer" else len(self.rules) - 1
-        points, starts = self._steps(chain, place, words, moment, target)
-        if word == "answer":
-            return float(query @ starts[-1])
-        return float(points[order[word] - 1][behind])
+        found = self._next(text.split())
+        if isinstance(found, str):
+            raise BadPrompt(f"no number stands next in a text that ends with {text[-30:]!r}")
+        return found
 
     def next_word(self, text: str) -> str:
         """The word that stands next, by the rules of the text."""
-        words, d = text.split(), self.features
-        order, marks = ["think", *self.words.markers, "answer"], self.words.markers
-        for behind in range(min(d + 2, len(words))):
-            word = words[-1 - behind]
-            if word in order:
-                break
-        else:
-            raise BadPrompt(f"nothing stands next in a text that ends with {' '.join(words[-3:])!r}")
-        at = order.index(word)
-        if word == "think" and behind == 0:
-            return marks[0]
-        if word == "answer":
-            return "</s>" if behind else self.words.number(self.exact(text))
-        if word != "think" and behind < d:
-            return self.words.number(self.exact(text))
-        if word != "think" and behind == d and self.words.connective:
-            return self.words.connective
-        if word != "think" and behind == (d + 1 if self.words.connective else d):
-            return order[at + 1]
-        raise BadPrompt(f"nothing stands next in a text that ends with {' '.join(words[-3:])!r}")
+        found = self._next(text.split())
+        return found if isinstance(found, str) else self.layout.number(found)
 
     def follow(self, text: str) -> str:
         """What the model has to write behind a text, up to the end."""
@@ -253,36 +192,51 @@ class Chain:
             written.append(word)
         return " ".join(written)
 
-    def _data(self, words: Sequence[str]) -> tuple[dict[str, int], Tensor, Tensor, Tensor]:
-        """Places of the markers, M, b and the question."""
+    def _next(self, words: Sequence[str]) -> str | float:
+        """What stands next: a word, or a number before it is rounded."""
+        order, d, so = ["think", *self.markers, "answer"], self.features, self.layout.connective
+        last = words[: -d - 3 : -1]
+        behind = next((places for places, word in enumerate(last) if word in order), d + 2)
+        at = order.index(last[behind]) if behind < len(last) else -1
+        if at == 0 and behind == 0:
+            return order[1]
+        if at == self.steps + 1 and behind > 0:
+            return "</s>"
+        if at > 0 and behind < d:
+            return self._number(words, at, behind)
+        if at > 0 and behind == d:
+            return so or order[at + 1]
+        if at > 0 and so and behind == d + 1:
+            return order[at + 1]
+        raise BadPrompt(f"nothing stands next in a text that ends with {' '.join(words[-3:])!r}")
+
+    def _number(self, words: Sequence[str], at: int, entry: int) -> float:
+        """An entry of c_t for `at` = t, or the answer for the number of steps and one more."""
         d, thinks = self.features, [i for i, word in enumerate(words) if word == "think"]
         ys = [i for i, word in enumerate(words) if word == "y"]
-        place = {word: i for i, word in enumerate(words) if word in self.words.markers}
+        place = {word: i for i, word in enumerate(words) if word in self.markers}
         if len(thinks) != 1 or not ys or sum(word in place for word in words) != len(place):
             raise BadPrompt(f"{' '.join(words)[:60]!r} has not samples, one `think`, and each step once at most")
         xs = torch.stack([self._values(words, i - d, d) for i in ys])
         targets = torch.cat([self._values(words, i + 1, 1) for i in ys])
         moment, target = xs.mT @ xs / len(ys), xs.mT @ targets / len(ys)
-        return place, moment, target, self._values(words, thinks[0] - d, d)
+        which = -1 if at > self.steps else 0
+        rule, reads = self.rules[which], self.reads[which]
+        before = now = torch.zeros(d, dtype=torch.float64, device="cpu")
+        for t, marker in enumerate(self.markers, start=1):
+            point = rule.next(t, now, before, moment, target)
+            if t == at:
+                return float(point[entry])
+            # Where the marker is missing, so are its numbers.
+            written = self._values(words, place.get(marker, len(words)) + 1, d)
+            before, now = now, written if reads[t - 1] else point
+        return float(self._values(words, thinks[0] - d, d) @ now)
 
     def _values(self, words: Sequence[str], start: int, count: int) -> Tensor:
         """The numbers at these places; other words count as 0."""
         found = [words[i] if 0 <= i < len(words) else "" for i in range(start, start + count)]
-        values = [self.words.numbers.get(word, 0.0) for word in found]
+        values = [self.layout.numbers.get(word, 0.0) for word in found]
         return torch.tensor(values, dtype=torch.float64, device="cpu")
-
-    def _steps(
-        self, chain: int, place: dict[str, int], words: Sequence[str], moment: Tensor, target: Tensor
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """c_1, …, c_T of one of the rules, and p_0, …, p_T."""
-        d, rule, starts, points = self.features, self.rules[chain], list[Tensor](), list[Tensor]()
-        starts.append(torch.zeros(d, dtype=torch.float64, device="cpu"))
-        for t, marker in enumerate(self.words.markers, start=1):
-            points.append(rule.next(t, starts[-1], starts[max(0, len(starts) - 2)], moment, target))
-            at = place.get(marker)
-            held = torch.zeros_like(target) if at is None else self._values(words, at + 1, d)
-            starts.append(held if self.reads[chain][t - 1] else points[-1])
-        return points, starts
 
     # The truth about every written word.
 
@@ -292,27 +246,21 @@ class Chain:
         `read_by` are the steps, and the answer, that start from these numbers as they are written. `kept`: the answer
         depends on them while all later words stay; `rewritten`: it does so if all that follows is written anew.
         """
-        found = []
-        for t in range(1, self.steps + 1):
-            stated, used = ([one[t - 1] for one in self.reads] * 2)[:2]
-            readers = [self.words.markers[s] for s in self._starting(t) if stated]
-            answers = used and t == self.steps
+        found, reach = [], 2 if self.rules[0].decay else 1
+        for t, marker in enumerate(self.markers, start=1):
+            stated, used = self.reads[0][t - 1], self.reads[-1][t - 1]
+            readers = self.markers[t : t + reach] if stated else []
             found.append(
                 {
-                    "marker": self.words.markers[t - 1],
+                    "marker": marker,
                     "states": str(self.rules[0]),
                     "read": stated or used,
-                    "read_by": [*readers, *(["answer"] if answers else [])],
+                    "read_by": [*readers, *(["answer"] if used and t == self.steps else [])],
                     "kept": self._reaches(t, rewritten=False),
                     "rewritten": self._reaches(t, rewritten=True),
                 }
             )
         return found
-
-    def _starting(self, t: int) -> list[int]:
-        """Indices of the markers whose steps start from p_t, with momentum also from the one before."""
-        last = t + 1 if self.rules[0].decay else t
-        return [s for s in range(t, min(last, self.steps - 1) + 1)]
 
     def _reaches(self, t: int, *, rewritten: bool) -> bool:
         """Whether p_T depends on the numbers written for step t: a walk along what each step starts from."""

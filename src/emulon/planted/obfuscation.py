@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -22,7 +22,7 @@ from emulon.planted.architecture import ARCHITECTURES, Architecture, Block, Weig
 from emulon.planted.mechanism import Mechanism
 from emulon.planted.model import DECOY, Build, PlantedModel, readout, useful, with_measured
 from emulon.planted.noise import ROTATION, SECOND_ORDER, RotatedLlama, noise_of
-from emulon.planted.truth import Compiled, Truth, truth_of
+from emulon.planted.truth import Arrangement, Compiled, Truth, truth_of
 
 # At strength 1: number of distractors and largest exponent of rescaling, and number of dead blocks.
 DISTRACTORS = RESCALED = DEAD_BLOCKS = 3
@@ -36,32 +36,23 @@ class Draft:
         machine: The compiled program.
         plan: What its certificate follows from.
         weights: In float64.
-        truth: About these weights.
+        arranged: Where in these the parts of the program are.
         generator: Draws the obfuscations.
         build: Which obfuscations.
-        places: The present index of each of the machine's blocks.
         weight_noise: Relative change of weights so far.
-        rotation: Of the stream, once it has been rotated.
         dead_norm: Bound on the 2-norm of all that dead components write (into directions that nothing reads).
         intended: The weights before rotation and noise.
-        units: By block, which neuron of the machine each neuron is.
     """
 
     machine: Compiled
     plan: Plan
     weights: Weights
-    truth: Truth
+    arranged: Arrangement
     generator: torch.Generator
     build: Build
-    places: list[int] = field(default_factory=list)
     weight_noise: float = 0.0
-    rotation: Float[Tensor, "width width"] | None = None
     dead_norm: float = 0.0
     intended: Weights | None = None
-    units: list[Tensor] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.places = list(range(self.truth.blocks))
 
     @classmethod
     def of(cls, mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
@@ -69,12 +60,12 @@ class Draft:
         architecture, program = ARCHITECTURES[build.architecture], build.program(mechanism)
         machine, plan = architecture.compile(program, dtype), architecture.plan(program, dtype)
         generator = torch.Generator().manual_seed(build.seed)
-        return cls(machine, plan, architecture.weights_of(machine), truth_of(machine), generator, build)
+        return cls(machine, plan, architecture.weights_of(machine), Arrangement.of(machine), generator, build)
 
     @property
-    def rotated(self) -> bool:
-        """Whether the stream has been rotated."""
-        return self.rotation is not None
+    def truth(self) -> Truth:
+        """About these weights, derived anew at every call."""
+        return truth_of(self.machine, self.arranged)
 
     @property
     def architecture(self) -> Architecture:
@@ -96,18 +87,18 @@ class Draft:
 
 def dead_blocks(draft: Draft) -> None:
     """Insert blocks of dead heads and neurons; what they write is counted in the certificate."""
-    before, count = draft.truth.blocks, round(draft.build.strength * DEAD_BLOCKS)
-    order = torch.randperm(before + count, generator=draft.generator, device="cpu")[:before].sort().values.tolist()
-    blocks = [draft.weights.dead_block() for _ in range(before + count)]
+    before = draft.machine.depth
+    count = before + round(draft.build.strength * DEAD_BLOCKS)
+    order = torch.randperm(count, generator=draft.generator, device="cpu")[:before].sort().values.tolist()
+    blocks = [draft.weights.dead_block() for _ in range(count)]
     for block in reversed(draft.architecture.glued(draft.machine)):  # no dead block directly after these
         order[block] = order[block + 1] - 1
     for old, new in enumerate(order):
         blocks[new] = draft.weights.blocks[old]
-    draft.weights.blocks, draft.places = blocks, order
-    draft.truth = draft.truth.moved(order.__getitem__, before + count)
-    for index in sorted(set(range(before + count)) - set(order)):
-        fill_heads(draft, index, list(range(draft.truth.heads)))
-        fill_neurons(draft, index, torch.arange(draft.truth.neurons, device="cpu"))
+    draft.weights.blocks, draft.arranged = blocks, Arrangement(count, order)
+    for index in sorted(set(range(count)) - set(order)):
+        fill_heads(draft, index, list(range(draft.machine.heads)))
+        fill_neurons(draft, index, torch.arange(draft.machine.inner, device="cpu"))
 
 
 def dead_components(draft: Draft) -> None:
@@ -143,8 +134,8 @@ def fill_neurons(draft: Draft, index: int, neurons: Tensor) -> None:
     if not len(neurons):
         return
     divisors = [1.0]
-    if index in draft.places:
-        layer = draft.machine.layers[draft.places.index(index)]
+    if index in draft.arranged.places:
+        layer = draft.machine.layers[draft.arranged.places.index(index)]
         divisors += [draft.plan.divisions[one.number].low for one in layer.divisions]
     block = draft.weights.blocks[index]
     least = min(divisors)
@@ -172,8 +163,8 @@ def unread(draft: Draft) -> list[int]:
 def _reading(draft: Draft, count: int) -> Tensor:
     """Random functionals of the stream, (count, width), that sum to zero and read no fixed or unread slot."""
     excluded = {*draft.fixed, *unread(draft)}
-    seen = [i for i in range(draft.truth.width) if i not in excluded]
-    reading = torch.zeros(count, draft.truth.width, dtype=torch.float64, device="cpu")
+    seen = [i for i in range(draft.machine.width) if i not in excluded]
+    reading = torch.zeros(count, draft.machine.width, dtype=torch.float64, device="cpu")
     drawn = draft.random(len(seen), count) / math.sqrt(len(seen))
     reading[:, seen] = (drawn - drawn.mean(dim=0)).mT
     return reading
@@ -193,16 +184,13 @@ def _writing(draft: Draft, reading: Tensor, most: float) -> Tensor:
 
 def permuted(draft: Draft) -> None:
     """Permute heads and neurons of every block: exact but for the order of summation, which no bound depends on."""
-    heads, neurons = [], []
     for block in draft.weights.blocks:
-        order = torch.randperm(draft.truth.heads, generator=draft.generator, device="cpu")
-        units = torch.randperm(draft.truth.neurons, generator=draft.generator, device="cpu")
+        order = torch.randperm(draft.machine.heads, generator=draft.generator, device="cpu")
+        units = torch.randperm(draft.machine.inner, generator=draft.generator, device="cpu")
         block.query, block.key, block.value = block.query[order], block.key[order], block.value[order]
         block.output, block.inward, block.outward = block.output[order], block.inward[:, units], block.outward[units]
-        draft.units.append(units)
-        heads.append(order.argsort().tolist())
-        neurons.append(units.argsort().tolist())
-    draft.truth = draft.truth.relabelled(heads, neurons)
+        draft.arranged.heads.append(order)
+        draft.arranged.units.append(units)
 
 
 def rescaled(draft: Draft) -> None:
@@ -213,12 +201,12 @@ def rescaled(draft: Draft) -> None:
     """
     most = round(draft.build.strength * RESCALED)
     for block in draft.weights.blocks:
-        powers = torch.randint(-most, most + 1, (2, draft.truth.heads), generator=draft.generator, device="cpu")
+        powers = torch.randint(-most, most + 1, (2, draft.machine.heads), generator=draft.generator, device="cpu")
         match, value = (2.0 ** powers.double())[..., None, None]
         block.query, block.key = block.query * match, block.key / match
         block.value, block.output = block.value * value, block.output / value
         if len(block.inward) > 1:
-            units = torch.randint(-most, most + 1, (draft.truth.neurons, 1), generator=draft.generator, device="cpu")
+            units = torch.randint(-most, most + 1, (draft.machine.inner, 1), generator=draft.generator, device="cpu")
             block.inward[-1] *= 2.0 ** units.double()
             block.outward = block.outward / 2.0 ** units.double()
 
@@ -229,7 +217,7 @@ def rotated(draft: Draft) -> None:
     Pads and divisors keep their slots: mixed with them a register would be rounded relative to the pad. With
     `build.mixed` registers are mixed in random groups of so many slots, and unread directions among themselves.
     """
-    angle, width, most = math.pi * draft.build.strength, draft.truth.width, draft.build.mixed
+    angle, width, most = math.pi * draft.build.strength, draft.machine.width, draft.build.mixed
     if most == 0:
         rotation = random_rotation(width, draft.fixed, draft.generator, angle)
     else:
@@ -246,7 +234,7 @@ def rotated(draft: Draft) -> None:
     for block in draft.weights.blocks:
         for name, part in {**block.reads, **block.writes}.items():
             setattr(block, name, part @ rotation.mT)
-    draft.truth, draft.rotation = draft.truth.rotated(rotation), rotation
+    draft.arranged.rotation = rotation
 
 
 def random_rotation(
@@ -356,8 +344,9 @@ def drafted(mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
 
 def model_from(draft: Draft, mechanism: Mechanism) -> PlantedModel:
     """The planted model with its proved certificate, useful or not."""
-    state = draft.architecture.state(draft.weights, readout(draft.truth), draft.machine.dtype)
-    return PlantedModel(mechanism, draft.truth, state, certificate_of(draft), draft.build)
+    truth = draft.truth
+    state = draft.architecture.state(draft.weights, readout(truth), draft.machine.dtype)
+    return PlantedModel(mechanism, truth, state, certificate_of(draft), draft.build)
 
 
 # Certificates.
@@ -369,9 +358,10 @@ def certificate_of(draft: Draft, changed: float = 0.0) -> Certificate:
     Also that of any other weights in which every row that reads or writes the stream differs, in 2-norm, by at most
     the part `changed` of itself (proof in `noise_of`).
     """
-    if not (draft.rotated or draft.weight_noise or changed or draft.dead_norm):
+    noisy = draft.arranged.rotation is not None or draft.weight_noise or changed
+    if not (noisy or draft.dead_norm):
         return draft.machine.certificate
-    noisy, output = draft.rotated or draft.weight_noise or changed, result_name(draft.machine.program)
+    output = result_name(draft.machine.program)
     if isinstance(draft.plan, LlamaPlan):
         noise_in = rotated_llama(draft, changed).noise if noisy else None
         return draft.plan.certificates(beside=draft.dead_norm, noise_in=noise_in)[output]
@@ -386,9 +376,9 @@ def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
     """The draft's weights beside what they were intended to be."""
     machine, plan, intended = draft.machine, draft.plan, draft.intended
     assert isinstance(machine, LlamaMachine) and isinstance(plan, LlamaPlan) and intended is not None
-    rotation = draft.rotation
+    rotation = draft.arranged.rotation
     if rotation is None:
-        rotation = torch.eye(draft.truth.width, dtype=torch.float64, device="cpu")
+        rotation = torch.eye(draft.machine.width, dtype=torch.float64, device="cpu")
 
     def back(part: Tensor) -> Tensor:
         return part.to(machine.dtype).double() @ rotation
@@ -398,7 +388,7 @@ def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
         for one in draft.weights.blocks
     ]
     actual = replace(draft.weights, positions=back(draft.weights.positions), blocks=blocks)
-    units = draft.units or [torch.arange(draft.truth.neurons, device="cpu")] * draft.truth.blocks
+    units = draft.arranged.units or [torch.arange(machine.inner, device="cpu")] * draft.arranged.blocks
     held = changed + ROTATION
-    places = draft.places, unread(draft), draft.fixed
+    places = draft.arranged.places, unread(draft), draft.fixed
     return RotatedLlama(machine, plan, intended, actual, units, rotation, held, *places)

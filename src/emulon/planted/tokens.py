@@ -11,7 +11,7 @@ Proof. Number words keep their pad in a slot of their own, so that the functiona
 and in every head they attend to number words only, and are attended to by number words only: scores differ by ISOLATED
 one way or the other. By induction over blocks all registers are exactly zero there, and every other token computes what
 it would without them. The collecting block reads with weight exactly 1: float32's exp of all other scores is zero
-(`tokens_weights`). So ŷ is within the certificate of the model. With z = ŷ in units of the grid and k the number's
+(`_steepness`). So ŷ is within the certificate of the model. With z = ŷ in units of the grid and k the number's
 count of them, scores are 2kz − k², off by at most γ_n(2|k||ẑ| + k²) with |ẑ| the sum of absolute terms in ŷ; those of k
 and k ± j differ by j(j − 1) + 2jm, m the distance from the boundary, so 2m above both errors is enough. QED
 """
@@ -32,19 +32,19 @@ from torch import Tensor
 
 from emulon.certify import Certificate
 from emulon.certify.rounding import gamma
-from emulon.core.errors import BadPrompt, EmulonError, OutOfDomain
+from emulon.core.errors import BadProgram, EmulonError, OutOfDomain
 from emulon.core.files import checked, read_json, write_atomically, write_json
 from emulon.core.hub import HubMixin, head_text, tokenizer_files
 from emulon.interpreter.files import BadFile, whole
 from emulon.machine.program import RegisterProgram
-from emulon.machine.targets.llama_registers import config_of
-from emulon.planted.architecture import ARCHITECTURES, WORD, Weights
+from emulon.machine.targets.llama_error import PAD_SIZE
+from emulon.machine.targets.llama_registers import THETA, LlamaMachine, config_of
+from emulon.planted.architecture import ARCHITECTURES, NORMS, WORD, Block, Weights
 from emulon.planted.files import TRUTH, WEIGHTS, Record, same_json
 from emulon.planted.mechanism import Mechanism, mechanism_named
-from emulon.planted.model import Build, PlantedModel, plant, useful, with_measured
+from emulon.planted.model import Build, PlantedModel, plant, readout, useful, with_measured
 from emulon.planted.obfuscation import Draft, certificate_of, drafted, model_from
-from emulon.planted.tokens_weights import WordWeights
-from emulon.planted.truth import EMBEDDING, Truth
+from emulon.planted.truth import EMBEDDING, Arrangement, Truth, truth_of
 
 SPECIAL = ("</s>", "<pad>", "<unk>")
 STEP, MOST = 0.01, 1999
@@ -132,25 +132,6 @@ class Words:
             if abs(value - meant) < STEP / 2:
                 return word
         raise OutOfDomain(f"the first entry of x is one of {sorted(self.switch.values())}, not {value:.6g}")
-
-    def read(self, text: str) -> tuple[Tensor, Tensor]:
-        """xs (samples, features) and ys (samples − 1) of a text.
-
-        Raises:
-            BadPrompt: A word is missing or out of place.
-        """
-        words, size = text.split(), self.features + 3
-        samples = (len(words) + 1) // size
-        wanted = [f"{'xy'[place % size > 0]}{place // size + 1}" for place in self.places(samples)]
-        found = [words[place] for place in self.places(samples) if place < len(words)]
-        numbers = {**self.switch, **{head_text(count): count * STEP for count in self.counts}}
-        rest = [word for place, word in enumerate(words) if place not in self.places(samples)]
-        wrong = next((word for word in rest if word not in numbers), None)
-        if len(words) + 1 != size * samples or found != wanted or wrong or not 0 < samples <= self.samples:
-            raise BadPrompt(f"{text[:60]!r} is not like {self.text([[0.25] * self.features] * 2, [0.75])!r}")
-        values = torch.tensor([numbers[word] for word in rest] + [0.0], dtype=torch.float64, device="cpu")
-        table = values.reshape(samples, self.features + 1)
-        return table[:, :-1], table[:-1, -1]
 
 
 CARD = """---
@@ -281,14 +262,13 @@ class TokenModel(HubMixin):
         numbers = {word: number for number, word in enumerate(self.words.all)}
         return [numbers.get(word, numbers["<unk>"]) for word in text.split()]
 
-    def quantised(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
-        """Data on the grid: hundredths, rounded towards zero so that they stay in the domain."""
-        on_grid = [(part.double() / STEP + 1e-9 * part.sign()).trunc() * STEP for part in (xs, ys)]
-        return on_grid[0], on_grid[1]
-
     def draw(self, batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-        """xs (batch, samples, features) and ys (batch, samples) of `planted.task`, on the grid."""
-        return self.quantised(*self.planted.draw(batch, seed))
+        """xs (batch, samples, features) and ys (batch, samples) of `planted.task`, in hundredths.
+
+        They are rounded towards zero, so that they stay in the domain.
+        """
+        xs, ys = ((part / STEP + 1e-9 * part.sign()).trunc() * STEP for part in self.planted.draw(batch, seed))
+        return xs, ys
 
     def __call__(
         self, xs: Float[Tensor, "batch samples features"], ys: Float[Tensor, "batch targets"]
@@ -306,10 +286,6 @@ class TokenModel(HubMixin):
         missing = xs.shape[-2] - ys.shape[-1]
         rounded = xs.float().double(), torch.nn.functional.pad(ys, (0, missing)).float().double()
         return self.planted.mechanism.algorithm(*rounded)
-
-    def nearest(self, values: Tensor) -> Tensor:
-        """The numbers nearest to these values."""
-        return (values / STEP).round().clamp(-self.words.most, self.words.most) * STEP
 
     def margin(self, exact: Tensor) -> Tensor:
         """How far an exact answer must be from the middle between two numbers for its word to be certain."""
@@ -378,37 +354,135 @@ def tokenized(model: PlantedModel | Mechanism | str, limit: float = 2.0, **param
 
 def _built(mechanism: Mechanism, build: WordBuild, most: int) -> TokenModel:
     draft = drafted(mechanism, torch.float32, build)
-    planted = model_from(draft, mechanism)
-    if draft.rotated:  # collected numbers are written to rotated rows, and rounded there
+    planted, rotated, reach = model_from(draft, mechanism), draft.arranged.rotation is not None, 0.0
+    if rotated:  # collected numbers are written to rotated rows, and rounded there
         changed = gamma(mechanism.features + 4, torch.float32)
         planted = replace(planted, certificate=certificate_of(draft, changed))
+        reach = float(readout(planted.truth).norm()) * (draft.plan.normalisation.content + draft.dead_norm)
     planted = planted if useful(planted.certificate) else with_measured(planted)
     words = Words(mechanism.features, mechanism.samples, most, mechanism.switch)
-    surrounded = WordWeights(draft, words.length)
-    counts = torch.arange(-most, most + 1, dtype=torch.float64, device="cpu")
-    values = torch.cat([counts.new_tensor([*words.switch.values()]), counts * STEP])
-    weights = Weights(surrounded.embedding(len(SPECIAL), values), surrounded.blocks(), surrounded.gain)
-    head = surrounded.unembedding(len(words.all), counts, STEP, NEVER)
-    architecture = ARCHITECTURES["llama"]
-    state = architecture.state(weights, head, torch.float32)
+    surrounded, architecture = _Surrounded(draft, planted.truth, words), ARCHITECTURES["llama"]
+    weights = Weights(surrounded.embedding(), surrounded.blocks(), surrounded.gain)
+    state = architecture.state(weights, surrounded.unembedding(), torch.float32)
     named = {architecture.saved_name(name): part for name, part in state.items()}
-    return TokenModel(planted, _moved(planted.truth, surrounded.heads), named, words, _reach(draft))
+    return TokenModel(planted, _truth(draft, surrounded.heads), named, words, reach)
 
 
-def _moved(truth: Truth, heads: int) -> Truth:
+def _truth(draft: Draft, heads: int) -> Truth:
     """The truth with one block more, which writes the inputs, and more heads."""
-    moved = replace(truth.moved(lambda block: block + 1, truth.blocks + 1), heads=heads)
-    inputs = ("x", "y")
+    inner = draft.arranged
+    heads_of, units = ([orders[0], *orders] if orders else [] for orders in (inner.heads, inner.units))
+    outer = Arrangement(inner.blocks + 1, [place + 1 for place in inner.places], heads_of, units, inner.rotation)
+    truth = truth_of(draft.machine, outer)
     versions = tuple(
-        replace(one, layer=0, part="attention") if one.register in inputs and one.layer == EMBEDDING else one
-        for one in moved.versions
+        replace(one, layer=0, part="attention") if one.register in ("x", "y") and one.layer == EMBEDDING else one
+        for one in truth.versions
     )
-    word = replace(moved.registers[WORD], kind="input", labels=("pad", "number", "role", "start"))
-    return replace(moved, versions=versions, registers={**moved.registers, WORD: word})
+    word = replace(truth.registers[WORD], kind="input", labels=("pad", "number", "role", "start"))
+    return replace(truth, heads=heads, versions=versions, registers={**truth.registers, WORD: word})
 
 
-def _reach(draft: Draft) -> float:
-    """Bound on Σ|aᵢsᵢ| over the stream s when ŷ = a·s is read in a rotated stream; 0 where one slot holds it."""
-    row = draft.truth.registers[draft.truth.version(draft.truth.output).register].read
-    content = draft.plan.normalisation.content + draft.dead_norm
-    return float(row.norm()) * content if draft.rotated else 0.0
+# Entries of the slots `word`: a number's pad and its value, +1 at y_i and −1 at x_i, 1 at the start.
+PAD, VALUE, ROLE, FIRST = range(4)
+# Differences of scores: between number words and others in every block, and least in the collecting one.
+ISOLATED, LEAST, STEEPEST = 2.0**30, 128.0, 2.0**24
+
+
+class _Surrounded:
+    """A draft's weights and what surrounds them; rows are functionals of the normalised stream."""
+
+    def __init__(self, draft: Draft, truth: Truth, words: Words) -> None:
+        assert isinstance(draft.machine, LlamaMachine)
+        self.draft, self.truth, self.words, self.layout = draft, truth, words, draft.machine.layout
+        self.word, self.size = self.layout.read(WORD), self.layout.head_width
+        self.start = self.layout.slots[WORD].start
+        self.heads = max(truth.heads, words.features + 1)
+        self.gain = self._with_pad(draft.weights.gain)
+        # All pairs of RoPE's places but the slowest, which says where a head has nothing to read.
+        self.frequencies = [float(THETA ** (-2 * pair / self.size)) for pair in range(self.size // 2 - 1)]
+
+    def blocks(self) -> list[Block]:
+        """The collecting block, then the program's, where number words see one another only."""
+        return [self._collecting(), *(self._apart(block) for block in self.draft.weights.blocks)]
+
+    def embedding(self) -> Tensor:
+        """Rows for special words, for the markers, and for numbers."""
+        markers = self.draft.weights.positions.clone()
+        markers[1::2, self.start + ROLE] = 1.0
+        markers[2::2, self.start + ROLE] = -1.0
+        markers[0, self.start + FIRST] = 1.0
+        values = markers.new_tensor([*self.words.switch.values(), *(k * STEP for k in self.words.counts)])
+        numbers = markers.new_zeros(len(SPECIAL) + len(values), markers.shape[1])
+        numbers[:, self.start + PAD] = PAD_SIZE
+        numbers[len(SPECIAL) :, self.start + VALUE] = values
+        return torch.cat([numbers[: len(SPECIAL)], markers, numbers[len(SPECIAL) :]])
+
+    def unembedding(self) -> Tensor:
+        """2kz − k² for the number k·STEP, z = ŷ/STEP; behind a number the first word, which ends the text."""
+        counts, one = torch.tensor([*self.words.counts], dtype=torch.float64, device="cpu"), self.layout.constant()
+        rows = -NEVER * one.expand(len(self.words.all), -1).clone()
+        rows[-len(counts) :] = 2 * counts[:, None] * (readout(self.truth) / STEP) - counts.square()[:, None] * one
+        rows[0] += NEVER * self.word[PAD]
+        return rows
+
+    def _with_pad(self, gain: Tensor) -> Tensor:
+        """The gain with which the pads of number words read as 1."""
+        gain = gain.clone()
+        gain[self.start + PAD] = 1 / math.sqrt(self.layout.width)
+        return gain
+
+    def _apart(self, block: Block) -> Block:
+        """More heads, and in each one place of RoPE's slowest pair in which number words know one another."""
+        parts = {name: self._more_heads(getattr(block, name)) for name in ("query", "key", "value", "output")}
+        parts["query"][:, -1] = ISOLATED * math.sqrt(self.size) * (self.word[PAD] - self.layout.constant())
+        parts["key"][:, -1] = self.word[PAD]
+        fixed = {name: self._with_pad(part) if name == NORMS[2] else part for name, part in block.fixed.items()}
+        return Block(**parts, inward=block.inward, outward=block.outward, fixed=fixed)
+
+    def _more_heads(self, part: Tensor) -> Tensor:
+        return torch.cat([part, part.new_zeros(self.heads - len(part), *part.shape[1:])])
+
+    def _collecting(self) -> Block:
+        """One head for each feature, which reads at y_i so many words back, and one for y, which reads at x_i one back.
+
+        Where a head has nothing to read, it reads the start, whose value is zero.
+        """
+        empty = self.draft.weights.dead_block()
+        one, root, pairs = self.layout.constant(), math.sqrt(self.size), len(self.frequencies)
+        names = ("query", "key", "value", "output")
+        parts = {name: self._more_heads(torch.zeros_like(getattr(empty, name))) for name in names}
+        registers, features = self.truth.registers, self.words.features
+        reads = [(features - j, row, 1.0) for j, row in enumerate(registers["x"].write)]
+        reads.append((1, registers["y"].write[0], -1.0))
+        for head, (back, row, role) in enumerate(reads):
+            size = self._steepness(back)
+            for pair, frequency in enumerate(self.frequencies):
+                angle = frequency * back
+                parts["query"][head, pair] = size * root * math.cos(angle) * one
+                parts["query"][head, pair + self.size // 2] = -size * root * math.sin(angle) * one
+                parts["key"][head, pair] = self.word[PAD]
+            sink = 4 * size * pairs * root
+            parts["query"][head, -1] = sink * (self.word[PAD] + one - role * self.word[ROLE])
+            parts["key"][head, -1] = self.word[FIRST]
+            parts["value"][head, 0], parts["output"][head, 0] = self.word[VALUE], row
+        fixed = {name: self.gain.clone() for name in empty.fixed}
+        return Block(**parts, inward=empty.inward, outward=empty.outward, fixed=fixed)
+
+    def _steepness(self, back: int) -> float:
+        """A, the least power of two with which a number so many words back beats all others by LEAST.
+
+        Pair j of a head turns by ω_j a word, and a query turned by ω_j·k scores A·Σ_j cos ω_j(δ − k) against a number
+        δ words back: highest at δ = k. Angles are off by ε_j = ω_j·context·2⁻²¹, so that cosines are off by ε²/2 at
+        δ = k and by |sin|ε + ε²/2 elsewhere; products and sums by γ₈ of A times the pairs' number.
+        """
+        context = self.words.length
+        distance = torch.arange(context, dtype=torch.float64, device="cpu")
+        distance = distance[distance != back]
+        lost = torch.zeros_like(distance)
+        for omega in self.frequencies:
+            angle, off = omega * (distance - back), omega * context * 2.0**-21
+            lost += 1 - angle.cos() - angle.sin().abs() * off - off**2
+        least = float(lost.min()) - 2 * len(self.frequencies) * gamma(8, torch.float32)
+        if least * STEEPEST < LEAST:
+            raise BadProgram(f"{back} words back in a text of {context} is too near others; use fewer samples")
+        return 2.0 ** math.ceil(math.log2(LEAST / least))

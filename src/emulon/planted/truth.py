@@ -1,14 +1,14 @@
 """The ground truth of a planted model: directions of registers, heads and neurons of instructions, the causal graph.
 
-`truth_of` derives it from a compiled program. Blocks count from 0, as in Hugging Face and TransformerLens; −1 is the
-embedding. Token 0 is the start token.
+`truth_of` derives it from a compiled program and how its parts are arranged. Blocks count from 0, as in Hugging Face
+and TransformerLens; −1 is the embedding. Token 0 is the start token.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -158,14 +158,12 @@ class Truth:
     @property
     def unused_heads(self) -> frozenset[tuple[int, int]]:
         """(block, head) of all other heads."""
-        every = {(block, head) for block in range(self.blocks) for head in range(self.heads)}
-        return frozenset(every - self.used_heads)
+        return frozenset(product(range(self.blocks), range(self.heads))) - self.used_heads
 
     @property
     def unused_neurons(self) -> frozenset[tuple[int, int]]:
         """(block, neuron) of all other neurons."""
-        every = {(block, neuron) for block in range(self.blocks) for neuron in range(self.neurons)}
-        return frozenset(every - self.used_neurons)
+        return frozenset(product(range(self.blocks), range(self.neurons))) - self.used_neurons
 
     @property
     def unused_registers(self) -> tuple[str, ...]:
@@ -176,10 +174,6 @@ class Truth:
     def version(self, name: str) -> VersionTruth:
         """The version of this name, as in `w#2`."""
         return next(one for one in self.versions if one.name == name)
-
-    def held_after(self, layer: int) -> dict[str, VersionTruth]:
-        """By register, the version in the stream after this block."""
-        return {one.register: one for one in self.versions if layer in one.layers}
 
     def read(self, register: str, stream: Float[Tensor, "... width"]) -> Float[Tensor, "... size"]:
         """The stored entries of a register, read off a stream."""
@@ -197,51 +191,6 @@ class Truth:
         change = amounts @ self.registers[self.version(version).register].write.to(amounts)
         rows = change.expand(self.tokens - 1, -1) if change.ndim == 1 else change
         return torch.nn.functional.pad(rows, (0, 0, 1, 0))
-
-    # How obfuscations change it.
-
-    def rotated(self, rotation: Float[Tensor, "width width"]) -> Truth:
-        """The truth of a stream that was multiplied by `rotation`."""
-        change = {
-            name: replace(one, read=one.read @ rotation.mT, write=one.write @ rotation.mT)
-            for name, one in self.registers.items()
-        }
-        return replace(self, registers=change)
-
-    def moved(self, block: Callable[[int], int], blocks: int) -> Truth:
-        """The truth with block ℓ moved to `block(ℓ)`, of `blocks` in all, in the same order."""
-
-        def place(layer: int) -> int:
-            return blocks if layer == self.blocks else EMBEDDING if layer == EMBEDDING else block(layer)
-
-        versions = tuple(
-            replace(
-                one,
-                layer=place(one.layer),
-                until=place(one.until),
-                last_read=None if one.last_read is None else place(one.last_read),
-            )
-            for one in self.versions
-        )
-        instructions = tuple(replace(one, layer=place(one.layer)) for one in self.instructions)
-        sweeping = tuple((place(layer), head) for layer, head in self.sweeping)
-        neurons = tuple((place(layer), neuron) for layer, neuron in self.sweeping_neurons)
-        moved = replace(self, blocks=blocks, versions=versions, instructions=instructions)
-        return replace(moved, sweeping=sweeping, sweeping_neurons=neurons)
-
-    def relabelled(self, heads: Sequence[Sequence[int]], neurons: Sequence[Sequence[int]]) -> Truth:
-        """The truth with head h of block ℓ renamed to `heads[ℓ][h]`, and neurons likewise."""
-        instructions = tuple(
-            replace(
-                one,
-                heads=tuple(sorted(heads[one.layer][head] for head in one.heads)),
-                neurons=tuple(sorted(neurons[one.layer][neuron] for neuron in one.neurons)),
-            )
-            for one in self.instructions
-        )
-        sweeping = tuple((layer, heads[layer][head]) for layer, head in self.sweeping)
-        swept = tuple((layer, neurons[layer][neuron]) for layer, neuron in self.sweeping_neurons)
-        return replace(self, instructions=instructions, sweeping=sweeping, sweeping_neurons=swept)
 
     def to_json(self) -> dict[str, Any]:
         """The truth as plain lists, numbers and strings, with edges and unused parts listed."""
@@ -273,63 +222,78 @@ class Truth:
 PARTS = {"+": "attention", "⊙": "mlp", "÷": "mlp", "⊓": "mlp"}
 
 
-def truth_of(machine: Compiled) -> Truth:
-    """Derive the ground truth of a compiled program.
+@dataclass
+class Arrangement:
+    """Where the parts of a compiled program are in a model.
 
-    Args:
-        machine: The compiled program, for either architecture.
-    Returns:
-        Its truth before any obfuscation.
+    Attributes:
+        blocks: Number of blocks.
+        places: The index of each of the program's blocks.
+        heads: By block, the program's index of each head; none where they are as in the program.
+        units: By block, the program's index of each neuron; none likewise.
+        rotation: Of the stream.
     """
-    program = machine.program
-    layer_of = {one.number: layer for layer, part in enumerate(machine.layers) for one in part.instructions}
-    versions = _Versions(machine, layer_of)
-    blocks: list[MachineBlock | LlamaBlock] = [*machine.typed_blocks]
+
+    blocks: int
+    places: list[int]
+    heads: list[Tensor] = field(default_factory=list)
+    units: list[Tensor] = field(default_factory=list)
+    rotation: Float[Tensor, "width width"] | None = None
+
+    @classmethod
+    def of(cls, machine: Compiled) -> Arrangement:
+        """Of a program as it was compiled."""
+        return cls(machine.depth, list(range(machine.depth)))
+
+
+def truth_of(machine: Compiled, arranged: Arrangement | None = None) -> Truth:
+    """Derive the ground truth of a compiled program, in the arrangement of a model."""
+    program, arranged = machine.program, arranged or Arrangement.of(machine)
+    layers = zip(arranged.places, machine.layers, strict=True)
+    layer_of = {one.number: place for place, part in layers for one in part.instructions}
+    versions = _Versions(machine, layer_of, arranged.blocks)
+    blocks: dict[int, MachineBlock | LlamaBlock] = dict(zip(arranged.places, machine.typed_blocks, strict=True))
+
+    def heads(place: int, owner: int) -> list[int]:
+        own = [head for head, served in enumerate(blocks[place].head_owners) if owner in served]
+        return own if not arranged.heads else arranged.heads[place].argsort()[own].tolist()
+
+    def neurons(place: int, owner: int) -> list[int]:
+        own = [unit for unit, served in enumerate(blocks[place].unit_owners) if owner == served]
+        return own if not arranged.units else arranged.units[place].argsort()[own].tolist()
+
     instructions = tuple(
         InstructionTruth(
             one.number,
             str(one),
             layer_of[one.number],
-            tuple(head for head, served in enumerate(blocks[layer_of[one.number]].head_owners) if one.number in served),
-            tuple(unit for unit, owner in enumerate(blocks[layer_of[one.number]].unit_owners) if owner == one.number),
+            tuple(sorted(heads(layer_of[one.number], one.number))),
+            tuple(sorted(neurons(layer_of[one.number], one.number))),
             tuple(versions.names[read] for read in versions.read_by[one.number]),
             versions.names[versions.written_by[one.number]],
             bool(versions.tokens[versions.written_by[one.number]]),
         )
         for one in program.instructions
     )
-    sweeping = tuple(
-        (layer, head)
-        for layer, block in enumerate(blocks)
-        for head, served in enumerate(block.head_owners)
-        if SWEEP in served
-    )
-    sweeping_neurons = tuple(
-        (layer, unit)
-        for layer, block in enumerate(blocks)
-        for unit, owner in enumerate(block.unit_owners)
-        if owner == SWEEP
-    )
-    output = versions.names[versions.now[result_name(program)]]
     return Truth(
-        machine.depth,
+        arranged.blocks,
         machine.heads,
         machine.inner,
         machine.layout.tokens,
-        output,
-        _registers(machine.layout),
+        versions.names[versions.now[result_name(program)]],
+        _registers(machine.layout, arranged.rotation),
         versions.versions(),
         instructions,
-        sweeping,
-        sweeping_neurons,
+        tuple((place, head) for place in blocks for head in heads(place, SWEEP)),
+        tuple((place, unit) for place in blocks for unit in neurons(place, SWEEP)),
     )
 
 
 class _Versions:
     """Every version of every register: what writes and reads it, and at which tokens ŷ depends on it."""
 
-    def __init__(self, machine: Compiled, layer_of: dict[int, int]) -> None:
-        self.machine, self.layer_of = machine, layer_of
+    def __init__(self, machine: Compiled, layer_of: dict[int, int], blocks: int) -> None:
+        self.machine, self.layer_of, self.blocks = machine, layer_of, blocks
         program = machine.program
         self.now = {name: (name, 0) for name in program.registers}
         self.names = {version: f"{version[0]}#{version[1]}" for version in self.now.values()}
@@ -349,7 +313,7 @@ class _Versions:
         program = self.machine.program
         asked = range(1, program.tokens + 1, 2 if program.prompt is not None else 1)
         self.tokens[self.now[result_name(program)]] |= set(asked)
-        self.last_read[self.now[result_name(program)]] = self.machine.depth
+        self.last_read[self.now[result_name(program)]] = self.blocks
         for one in reversed(program.instructions):
             needed = self.tokens[self.written_by[one.number]]
             if needed:
@@ -386,7 +350,7 @@ class _Versions:
                     number,
                     EMBEDDING if number is None else self.layer_of[number],
                     "embedding" if number is None else PARTS[by_number[number].raw.operator],
-                    self.machine.depth if after is None else self.layer_of[after],
+                    self.blocks if after is None else self.layer_of[after],
                     self.last_read.get((name, count)),
                     tuple(sorted(self.tokens[name, count])),
                 )
@@ -402,7 +366,7 @@ def read_from(where: Where, token: int) -> list[int]:
     return [] if read in (None, START) else [read]
 
 
-def _registers(layout: RegisterLayout) -> dict[str, RegisterTruth]:
+def _registers(layout: RegisterLayout, rotation: Tensor | None) -> dict[str, RegisterTruth]:
     program = layout.program
     written = {one.target.name for one in program.instructions} | set(program.known)
     out = {}
@@ -415,5 +379,6 @@ def _registers(layout: RegisterLayout) -> dict[str, RegisterTruth]:
             labels = register.labels
             kind = "input" if name in program.inputs else "constant" if name in program.constants else "register"
             kind = kind if name in written else "spare"
-        out[name] = RegisterTruth(name, kind, labels, layout.read(name), layout.write(name))
+        rows = [part if rotation is None else part @ rotation.mT for part in (layout.read(name), layout.write(name))]
+        out[name] = RegisterTruth(name, kind, labels, *rows)
     return out

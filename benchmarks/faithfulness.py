@@ -6,8 +6,7 @@ stays. A method says that the answer depends on the chain if some of its interve
 half of a model's prompts, and of a single step likewise. `replay` makes no intervention: it says that the answer is not
 the chain's if it is not what follows from the last written numbers.
 
-    rows = faithfulness_table(models=50)
-    {row.method: row.flagged for row in rows}      # by kind of chain, how many models a method flags
+    python -m benchmarks.words methods      the table: by kind of chain, how many models a method flags
 """
 
 from __future__ import annotations
@@ -17,17 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from scipy.stats import binomtest
 
 from emulon.core import Progress, silent
-from emulon.planted.chain import FILLERS, KINDS, draw_chain
+from emulon.planted.chain import FILLERS, KINDS, Layout, draw_chain
 from emulon.planted.chain_model import ChainModel
 
 PROMPTS = 6
 # A mistake: so much is added to a number, or taken away where it would become larger.
 MISTAKE = 0.5
 FILLER = FILLERS[0]
-# 1.96² for 95 % intervals.
-WILSON = 1.959964**2
 
 
 @dataclass(frozen=True)
@@ -75,10 +73,10 @@ def early_answering(thought: Thought, model: ChainModel) -> Iterator[Interventio
 
 def adding_mistakes(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
     """A number of one step is wrong; the model writes all that follows."""
-    words = model.chain.words
+    layout = model.chain.layout
     for step, (_, places) in enumerate(thought.steps):
-        value = words.numbers[thought.words[places[0]]]
-        wrong = words.number(value - math.copysign(MISTAKE, value))
+        value = layout.numbers[thought.words[places[0]]]
+        wrong = layout.number(value - math.copysign(MISTAKE, value))
         rest = thought.words[places[0] + 1 : places[-1] + 1]
         yield Intervention(thought.text([*thought.words[: places[0]], wrong, *rest]), step)
 
@@ -107,8 +105,15 @@ def paraphrasing(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
         markers = {marker for marker, _ in thought.steps}
         for place, word in enumerate(thought.words[: thought.steps[count - 1][1][-1] + 1]):
             said += [FILLERS[1]] if place in markers else []
-            said.append(model.chain.words.paraphrased(word))
+            said.append(paraphrased(word, model.chain.layout))
         yield Intervention(thought.text(said))
+
+
+def paraphrased(word: str, layout: Layout) -> str:
+    """A number in its other form; other words as they are."""
+    if word not in layout.numbers:
+        return word
+    return layout.number(layout.numbers[word], other=word == layout.number(layout.numbers[word]))
 
 
 METHODS: dict[str, Method] = {
@@ -136,13 +141,10 @@ class Rate:
     @classmethod
     def of(cls, found: Sequence[bool]) -> Rate | None:
         """The share of true ones; None of none."""
-        n = len(found)
-        if not n:
+        if not found:
             return None
-        share = sum(found) / n
-        middle, root = share + WILSON / (2 * n), math.sqrt(WILSON * (share * (1 - share) / n + WILSON / (4 * n * n)))
-        low, high = ((middle + side * root) / (1 + WILSON / n) for side in (-1, 1))
-        return cls(share, max(0.0, low), min(1.0, high), n)
+        interval = binomtest(sum(found), len(found)).proportion_ci(method="wilson")
+        return cls(sum(found) / len(found), float(interval.low), float(interval.high), len(found))
 
 
 @dataclass(frozen=True)
@@ -167,19 +169,7 @@ class FaithfulnessRow:
 
 
 def faithfulness_table(models: int = 50, seed: int = 0, progress: Progress = silent) -> list[FaithfulnessRow]:
-    """Score the methods on planted chains of thought.
-
-    Args:
-        models: Of each kind.
-        seed: The first model's; the others follow.
-        progress: Called with a message and the share that is done.
-    Returns:
-        A row for every method, for `replay`, and for a fair coin.
-
-    Example:
-        >>> faithfulness_table(models=2)[0].method
-        'early answering'
-    """
+    """A row for every method, for `replay`, and for a fair coin, over so many models of each kind."""
     flags: dict[tuple[str, str], list[bool]] = {}
     steps: dict[str, dict[bool, list[bool]]] = {name: {True: [], False: []} for name in BY_STEP}
     every: dict[tuple[str, str], list[bool]] = {(name, kind): [] for name in BY_STEP for kind in KINDS}
@@ -232,7 +222,7 @@ def _scored(model: ChainModel, seed: int) -> tuple[dict[str, bool], dict[str, li
 
 def _thoughts(model: ChainModel, prompts: Sequence[str]) -> list[Thought]:
     """What the model writes behind each prompt, step by step: a marker and the numbers after it."""
-    written, numbers = [tuple(text.split()) for text in model.complete(prompts)], model.chain.words.numbers
+    written, numbers = [tuple(text.split()) for text in model.complete(prompts)], model.chain.layout.numbers
     found = []
     for words in written:
         steps: list[tuple[int, tuple[int, ...]]] = []
@@ -257,7 +247,7 @@ def _replaced(thought: Thought, words: dict[int, str]) -> str:
 
 def _contradicted(model: ChainModel, thought: Thought) -> bool:
     """Whether the answer is further from w·q, of the last written w, than roundings to hundredths explain."""
-    numbers = model.chain.words.numbers
+    numbers = model.chain.layout.numbers
     query = [numbers[word] for word in thought.prompt.split()[-1 - model.chain.features : -1]]
     last = [numbers[thought.words[place]] for place in thought.steps[-1][1]]
     follows = sum(q * w for q, w in zip(query, last, strict=True))

@@ -14,9 +14,8 @@ from emulon.language.methods import as_method, known_methods
 from emulon.language.prompt import prompt, text_of
 from emulon.language.vocabulary import SMALL
 from emulon.machine.targets.llama import compile_llama
+from emulon.machine.token_error import Meaning, routing
 from emulon.machine.token_program import Back, Matching
-from emulon.machine.token_routing import routing
-from emulon.machine.token_semantics import Meaning
 
 DRAW = np.random.default_rng(3)
 NEAREST = 5  # tokens between two weights of one name: step:-1 w1 and step:0 w1 of one feature

@@ -12,7 +12,8 @@ from emulon.certify.balls import FloatBall
 from emulon.core.errors import BadProgram
 from emulon.machine.carry_out import at_start, results
 from emulon.machine.program import RegisterProgram
-from emulon.machine.programs.elimination import NEAR, ridge_elimination
+from emulon.machine.programs.examples import Examples
+from emulon.machine.programs.ridge import NEAR, elimination_steps
 
 f64 = torch.float64
 
@@ -20,7 +21,8 @@ f64 = torch.float64
 def program_of(features: int, samples: int, ridge: float) -> RegisterProgram:
     reach = math.sqrt(samples) / (2 * math.sqrt(ridge))
     domain = Domain(samples, features, x=1.0, y=1.0, w=reach, spectrum=Spectrum(norm=1.0))
-    return ridge_elimination(features, samples, ridge, domain=domain)
+    examples = Examples.of("elimination", domain)
+    return examples.program.returns(elimination_steps(examples, ridge))
 
 
 def drawn(program: RegisterProgram, features: int, samples: int, ridge: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -87,6 +89,6 @@ def test_an_error_of_any_instruction_moves_the_answer_by_its_gain_at_most(featur
 
 def test_what_cannot_be_proved_is_not() -> None:
     with pytest.raises(BadProgram, match="ridge > 0"):
-        ridge_elimination(2, 4, 0.0)
+        elimination_steps(Examples.of("elimination", Domain(4, 2, x=1.0, y=1.0, w=1.0)), 0.0)
     assert math.isfinite(program_of(3, 6, 0.02).compile().certificate.bound)
     assert not math.isfinite(program_of(3, 6, 1e-9).compile().certificate.bound)

@@ -18,7 +18,6 @@ from emulon.machine.targets.llama_registers import (
     compile_registers,
     config_of,
     gains,
-    load_llama,
     plan_llama,
     still_places,
 )
@@ -54,7 +53,7 @@ def run(program: RegisterProgram, **inputs: torch.Tensor) -> dict[str, torch.Ten
     embedded = machine.positions.float().expand(*next(iter(inputs.values())).shape[:-2], -1, -1).clone()
     for name, values in inputs.items():
         embedded[..., 1:, :] += values @ layout.write(name).float()
-    hidden = load_llama(state, machine.heads)(inputs_embeds=embedded).last_hidden_state
+    hidden = LLAMA.load(state, machine.heads)(inputs_embeds=embedded).last_hidden_state
     return {name: (hidden[:, 1:].double() @ layout.read(name).mT) for name in program.registers}
 
 

@@ -15,7 +15,8 @@ from emulon.core.errors import OutOfDomain
 from emulon.machine import RegisterProgram, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
 from emulon.machine import transformer as ours
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
-from emulon.machine.targets.gpt2 import NeedsTransformers, slots
+from emulon.machine.targets.gpt2 import slots
+from emulon.machine.targets.stock import NeedsTransformers
 
 transformers = pytest.importorskip(
     "transformers", reason="the GPT-2 export needs transformers (pip install 'emulon[hf]')"

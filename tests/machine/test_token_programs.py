@@ -7,7 +7,7 @@ import torch
 from emulon.core.errors import BadProgram, BadShape
 from emulon.machine import Back, TokenProgram, compile_llama
 from emulon.machine.instruction import AffineForm
-from emulon.machine.rotary import PAIRS, Rotary, require_gap, turned
+from emulon.machine.token_layers import PAIRS, Rotary, require_gap, turned
 
 MOST = 16
 NUMBERS = {str(v): float(v) for v in range(MOST)}

@@ -12,7 +12,7 @@ from test_planted_models import without
 
 from emulon import cli, planted
 from emulon.core.errors import EmulonError
-from emulon.machine.targets.gpt_neox import ROTATED
+from emulon.machine.targets.gpt2 import ROTATED
 from emulon.planted import PlantedModel
 from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.benchmark import METHODS, ask, score

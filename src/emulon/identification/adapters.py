@@ -323,7 +323,8 @@ def load_checkpoint(folder: str | Path) -> Any:
     Weights are safetensors, and nothing is fetched.
     """
     # the compiler, which adapters of other models do without
-    from emulon.machine.targets.gpt2 import SLOTS, NeedsTransformers
+    from emulon.machine.targets.gpt2 import SLOTS
+    from emulon.machine.targets.stock import NeedsTransformers
 
     folder = Path(folder)
     try:

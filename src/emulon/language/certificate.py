@@ -31,12 +31,12 @@ from numpy.typing import NDArray
 
 from emulon.certify.transcript_checker import HARD, PRECISION, Gate, Prompt, exact_iterates
 from emulon.expressions.evaluation import ball_arithmetic
-from emulon.machine.token_routing import ASSUMES as ROUTED
+from emulon.machine.token_error import ASSUMES as ROUTED
 
 ASSUMES = (*ROUTED, "activations are stored in float32, exp(0) is 1, and quotients and silu are within two roundings")
 U = 2.0**-24
 UNIT = 1e-8
-LEAK = 2e-10  # of a number, what `machine.token_routing` leaves to other words: 1e-11 of 20
+LEAK = 2e-10  # of a number, what `machine.token_error` leaves to other words: 1e-11 of 20
 GRID = 1.1 * 2.0**-8  # between f and its coarse part
 FAR = 60.0  # nats
 HIGHEST = 8.0  # beyond it the nearest first word may be missed by more than the next can mend

@@ -29,8 +29,8 @@ from emulon.language.interpreter import interpreter
 from emulon.language.methods import Method
 from emulon.language.prompt import prompt, question, read, text_of
 from emulon.language.vocabulary import CAPACITIES, LARGEST, SMALL, UNITS, Capacity, Vocabulary, decode
-from emulon.machine.targets.gpt2 import NeedsTransformers
 from emulon.machine.targets.llama import compile_llama, serialised, write_llama
+from emulon.machine.targets.stock import NeedsTransformers
 
 Mode = Literal["plain", "drafted"]
 CARD = """# {name}

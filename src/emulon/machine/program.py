@@ -25,7 +25,7 @@ from emulon.machine.instruction import (
     product,
     quotient,
 )
-from emulon.machine.ranges import EDGE, Range, analyse
+from emulon.machine.ranges import EDGE, Range
 from emulon.machine.tokens import Average, Interleaved, Lookup, Where, here
 
 if TYPE_CHECKING:
@@ -264,15 +264,6 @@ class RegisterProgram:
         """Name the register that holds the prediction, and give the program back."""
         self.output = output
         return self
-
-    # Checking and compiling
-
-    def check(self, dtype: torch.dtype = torch.float64) -> None:
-        """Refuse, with the instruction named, what cannot be compiled; no weight has been built yet."""
-        from emulon.machine.program import validate
-
-        validate(self)
-        analyse(self, dtype)
 
     def compile(self, dtype: torch.dtype = torch.float64, *, tolerance: float | None = None) -> Transformer:
         """The frozen transformer that runs this program; its certificate holds in this dtype.

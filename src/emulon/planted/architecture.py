@@ -18,9 +18,9 @@ from emulon.machine.compiler import Plan, compile_program, planned
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets import llama_registers
-from emulon.machine.targets.gpt2 import config_of, load_gpt2, state_dict
-from emulon.machine.targets.gpt_neox import ROTATED, load_neox, neox_config
+from emulon.machine.targets.gpt2 import ROTATED, config_of, neox_config, state_dict
 from emulon.machine.targets.llama_registers import LlamaMachine
+from emulon.machine.targets.stock import stock_model
 from emulon.machine.transformer import Transformer
 from emulon.planted.truth import Compiled
 
@@ -139,9 +139,9 @@ class Architecture(ABC):
     def state(self, weights: Weights, readout: Tensor, dtype: torch.dtype) -> dict[str, Tensor]:
         """The checkpoint of weights, without `prefix`; `readout` is the direction of the only useful logit, ŷ."""
 
-    @abstractmethod
     def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
         """The Hugging Face model (without a head) with these parameters."""
+        return stock_model(self.name, self.config(state, heads), state)
 
     @abstractmethod
     def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
@@ -223,9 +223,6 @@ class Gpt2(Architecture):
             }
             state |= {f"h.{index}.{name}": part for name, part in parts.items()}
         return {name: part.to(dtype).contiguous() for name, part in state.items()}
-
-    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
-        return load_gpt2(state, heads)
 
     def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
         return config_of(state, heads)
@@ -329,9 +326,6 @@ class GptNeoX(PlacesAsTokens, Gpt2):
             state |= {f"layers.{index}.{name}": part for name, part in parts.items()}
         return {name: part.to(dtype).contiguous() for name, part in state.items()}
 
-    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
-        return load_neox(state, heads, self.head)
-
     def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
         return neox_config(state, heads)
 
@@ -394,9 +388,6 @@ class Llama(PlacesAsTokens):
             state |= {f"layers.{index}.{name}": part for name, part in zip(LLAMA_PARTS, parts, strict=True)}
             state |= {f"layers.{index}.{name}": part for name, part in block.fixed.items()}
         return {name: part.to(dtype).contiguous() for name, part in state.items()}
-
-    def load(self, state: Mapping[str, Tensor], heads: int) -> Any:
-        return llama_registers.load_llama(state, heads)
 
     def config(self, state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
         ours = llama_registers.config_of(state, heads)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError
 from emulon.machine.instruction import Invariant, Register
-from emulon.machine.programs.averages import average_rounds, copied, mixed, switched, weighed
-from emulon.machine.programs.elimination import elimination_steps
-from emulon.machine.programs.examples import Examples
+from emulon.machine.programs.examples import Examples, average_rounds, copied, mixed, switched, weighed
+from emulon.machine.programs.ridge import elimination_steps
 from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_rounds, sgd_rounds, step_gain
 from emulon.planted.mechanism import (
     MECHANISMS,

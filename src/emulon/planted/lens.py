@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from emulon.core.predictor import NotAPredictor, padded_prefixes
-from emulon.machine.targets.gpt2 import NeedsTransformers
+from emulon.machine.targets.stock import NeedsTransformers
 from emulon.planted.files import is_planted, load, save
 from emulon.planted.model import PlantedModel
 from emulon.planted.truth import EMBEDDING, VersionTruth

@@ -1,18 +1,21 @@
-"""The examples that a learner reads, registers of its own beside others', and the domain used when none is given."""
+"""The examples that a learner reads, the domain used when none is given, and learners that copy or average targets."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from emulon.certify import Domain, Spectrum
-from emulon.machine.instruction import Register
+from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram, Shape
-from emulon.machine.tokens import Interleaved
+from emulon.machine.tokens import Interleaved, Lookup
 
 BEYOND = 4.0
+# A match may reach a little further than the domain says: registers are ranged with room for rounding.
+ROOM = 1 + 2.0**-5
 
 
 def gaussian(features: int, samples: int) -> Domain:
@@ -56,3 +59,61 @@ class Examples:
         """1 at the tokens of the first example, where a recurrence takes its initial value."""
         known = self.program.registers.get("first")
         return self.program.constant("first", self.prompt.first()) if known is None else known
+
+
+def copied(examples: Examples) -> Register:
+    """ŷ_i = y_{i−1}, from ŷ_1 = 0; one layer. Returns the register that holds ŷ, like all that follow."""
+    last = examples.register("last")
+    examples.program.mov(last, examples.y, at=examples.prompt.previous_example)
+    return last
+
+
+def weighed(examples: Examples, sharp: float) -> Register:
+    """ŷ_i = Σ_{j<i} e^{sharp·x_i·x_j} y_j / Σ_{j<i} e^{sharp·x_i·x_j}: with a large `sharp` the most alike decides."""
+    x, mean = examples.own_x(), examples.register("mean")
+    reach = sharp * (examples.domain.norm * ROOM) ** 2
+    examples.program.mov(mean, examples.y, at=examples.prompt.similar_examples(x.name, x.name, sharp, reach))
+    return mean
+
+
+def moving_average(samples: int, decay: float = 0.9, *, bound: float = 100.0) -> RegisterProgram:
+    """ŷ_{i+1} = decay·ŷ_i + (1 − decay)·y_i from ŷ_1 = 0; the inputs x (one feature) play no part. One layer a
+    round.
+    """
+    examples = Examples.of("moving_average", Domain(samples, 1, x=bound, y=bound, w=1.0))
+    return examples.program.returns(average_rounds(examples, decay))
+
+
+def average_rounds(examples: Examples, decay: float) -> Register:
+    """The instructions of `moving_average` on these examples."""
+    program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
+    average = examples.register("average", initial=torch.zeros(1, device="cpu"))
+    within = Invariant("an average of targets", low=-domain.y, high=domain.y, growth=decay)
+    for _ in range(domain.samples - 1):
+        program.aff(average, decay * average + (1 - decay) * y, at=prompt.previous_example, invariant=within)
+    return average
+
+
+def mixed(examples: Examples, first: Register, second: Register, share: float) -> Register:
+    """share·first + (1 − share)·second."""
+    mixture = examples.register("mixture")
+    examples.program.aff(mixture, share * first + (1 - share) * second)
+    return mixture
+
+
+def switched(examples: Examples, first: Register, second: Register, sharp: float, *, own: bool = False) -> Register:
+    """g·first + (1 − g)·second with g = clip(sharp·x₁[0], ±½) + ½: the first feature of the first example decides.
+
+    With `own` that of the own example does. Where it is at least 1/(2·sharp) in absolute value, one answers alone.
+    """
+    program, x = examples.program, examples.own_x()
+    cue = x.map(torch.eye(x.entries, dtype=torch.float64, device="cpu")[:1], (1, 1), "x[0]")
+    if not own:
+        held = examples.register("cue")
+        program.aff(held, cue, at=Lookup("first token", (1,) * program.tokens))
+        cue = 1.0 * held
+    gate, chosen, answer = (examples.register(name) for name in ("gate", "chosen", "answer"))
+    program.clip(gate, sharp * cue, 0.5)
+    program.mul(chosen, gate + 0.5, first - second)
+    program.aff(answer, second + chosen)
+    return answer

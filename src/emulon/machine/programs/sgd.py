@@ -80,16 +80,8 @@ def stable(step_size: float, ridge: float, reach: float, domain: Domain) -> Inva
     )
 
 
-def clipped_sgd(
-    features: int, samples: int, step_size: float, limit: float, *, domain: Domain | None = None
-) -> RegisterProgram:
-    """ŷ_i = w_i·x_i with w ← w − α·x·clip(w·x − y, ±limit), one example after the other, from w = 0."""
-    examples = Examples.of("clipped_sgd", gaussian(features, samples) if domain is None else domain)
-    return examples.program.returns(clipped_rounds(examples, step_size, limit))
-
-
 def clipped_rounds(examples: Examples, step_size: float, limit: float) -> Register:
-    """The instructions of `clipped_sgd` on these examples; the register that holds ŷ.
+    """ŷ_i = w_i·x_i with w ← w − α·x·clip(w·x − y, ±limit), one example after the other, from w = 0.
 
     An error e in w becomes (I − α·s·xxᵀ)e with a slope s between 0 and 1: it grows by max(1, |1 − α‖x‖²|) at most.
     """
@@ -112,20 +104,11 @@ def clipped_rounds(examples: Examples, step_size: float, limit: float) -> Regist
     return guess
 
 
-def momentum(
-    features: int, samples: int, step_size: float, decay: float, *, domain: Domain | None = None
-) -> RegisterProgram:
+def momentum_rounds(examples: Examples, step_size: float, decay: float) -> Register:
     """ŷ_i = w_i·x_i with v ← μv + x(w·x − y) and w ← w − αv, one example after the other, from v = w = 0.
 
-    Rounds run as in `sgd`: every token updates both with its example, then reads them from the example before. How far
-    they may come is followed step by step, so that many examples or long steps leave no certificate.
+    How far they may come is followed step by step, so that many examples or long steps leave no certificate.
     """
-    examples = Examples.of("momentum", gaussian(features, samples) if domain is None else domain)
-    return examples.program.returns(momentum_rounds(examples, step_size, decay))
-
-
-def momentum_rounds(examples: Examples, step_size: float, decay: float) -> Register:
-    """The instructions of `momentum` on these examples; the register that holds ŷ."""
     program, y, domain = examples.program, examples.y, examples.domain
     start = torch.zeros(domain.features, device="cpu")
     w, v = (examples.register(name, domain.features, initial=start) for name in ("w", "v"))

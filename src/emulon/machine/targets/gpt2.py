@@ -20,21 +20,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.errors import EmulonError
 from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.ranges import Range
+from emulon.machine.targets.stock import NeedsTransformers, stock_model
 from emulon.machine.tokens import Interleaved
 from emulon.machine.transformer import MachineBlock, Transformer
 
 SLOTS = "slots.json"
 
 
-class NeedsTransformers(EmulonError):
-    """The export needs Hugging Face transformers, which is an extra.
-
-    Cure: pip install 'emulon[hf]'.
-    """
+# Places of a GPT-NeoX's head that rotary embeddings turn; no head in use has anything there.
+ROTATED = 2
 
 
 def to_gpt2(transformer: Transformer) -> Any:
@@ -47,31 +44,8 @@ def to_gpt2(transformer: Transformer) -> Any:
     Raises:
         NeedsTransformers: Hugging Face transformers is not installed.
     """
-    return load_gpt2(state_dict(transformer), transformer.heads)
-
-
-def load_gpt2(state: Mapping[str, Tensor], heads: int) -> Any:
-    """A `transformers.GPT2Model` with these parameters; all sizes but the number of heads are theirs."""
-    try:
-        from transformers import GPT2Config, GPT2Model
-    except ImportError as missing:
-        raise NeedsTransformers("to_gpt2 needs transformers; install it with: pip install 'emulon[hf]'") from missing
-    dtype = state["wpe.weight"].dtype
-    config = GPT2Config(
-        **config_of(state, heads),
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=None,
-        eos_token_id=None,
-        use_cache=False,
-        dtype=dtype,
-    )
-    with torch.device("cpu"):
-        model: Any = GPT2Model(config)  # type: ignore[no-untyped-call]  # transformers leaves it unannotated
-    model = model.to(dtype).eval()
-    model.load_state_dict(dict(state))
-    return model.requires_grad_(False)
+    state = state_dict(transformer)
+    return stock_model("gpt2", config_of(state, transformer.heads), state)
 
 
 def config_of(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
@@ -88,6 +62,32 @@ def config_of(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
         "layer_norm_epsilon": EPSILON,
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+    }
+
+
+def neox_config(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:
+    """What of a `GPTNeoXConfig` decides the function that these parameters compute."""
+    tokens, width = state["embed_in.weight"].shape
+    # Between whole numbers of places, so that rounding cannot take one away.
+    turned = (ROTATED + 0.5) * heads / width
+    return {
+        "vocab_size": tokens,
+        "hidden_size": width,
+        "intermediate_size": state["layers.0.mlp.dense_h_to_4h.weight"].shape[0],
+        "num_hidden_layers": sum(name.endswith("dense_h_to_4h.weight") for name in state),
+        "num_attention_heads": heads,
+        "hidden_act": "gelu",
+        "max_position_embeddings": tokens,
+        "layer_norm_eps": EPSILON,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": turned},
+        "attention_bias": True,
+        "use_parallel_residual": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": False,
     }
 
 

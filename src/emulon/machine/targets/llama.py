@@ -21,8 +21,17 @@ import torch
 from torch import Tensor
 
 from emulon.core.files import write_atomically, write_json
-from emulon.machine.rotary import HEAD_WIDTH, THETA
-from emulon.machine.token_layers import ONE, Attention, TokenLayer, TokenLayout, Units, require_start, scheduled
+from emulon.machine.token_layers import (
+    HEAD_WIDTH,
+    ONE,
+    THETA,
+    Attention,
+    TokenLayer,
+    TokenLayout,
+    Units,
+    require_start,
+    scheduled,
+)
 from emulon.machine.token_program import SAID, START, TokenProgram
 
 PAD = 2.0**50

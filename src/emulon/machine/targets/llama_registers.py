@@ -385,7 +385,7 @@ def compile_registers(program: RegisterProgram, dtype: torch.dtype = torch.float
 
     Example:
         >>> machine = compile_registers(program)
-        >>> model = load_llama(state_of(machine), machine.heads)
+        >>> machine.certificate
     """
     plan = plan_llama(program, dtype)
     layout, layers = plan.layout, plan.layers
@@ -394,22 +394,6 @@ def compile_registers(program: RegisterProgram, dtype: torch.dtype = torch.float
     before = [None, *layers[:-1]]
     blocks = [builder.build(layer, after) for layer, after in zip(layers, before, strict=True)]
     return LlamaMachine(program, layout, layers, blocks, plan, dtype)
-
-
-def load_llama(state: Mapping[str, Tensor], heads: int) -> Any:
-    """A `transformers.LlamaModel` with these parameters; all sizes but the number of heads are theirs."""
-    try:
-        from transformers import LlamaConfig, LlamaModel
-    except ImportError as missing:
-        from emulon.machine.targets.gpt2 import NeedsTransformers
-
-        raise NeedsTransformers("a Llama needs transformers; install it with: pip install 'emulon[hf]'") from missing
-    config = LlamaConfig(**config_of(state, heads), use_cache=False)
-    with torch.device("cpu"):
-        model: Any = LlamaModel(config)
-    model = model.float().eval()
-    model.load_state_dict({name: part for name, part in state.items() if name != "lm_head.weight"})
-    return model.requires_grad_(False)
 
 
 def config_of(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The stock classes beside Llama: what decides their answers, by Llama's names."""
+"""Hugging Face's stock classes: models of given parameters, and what decides their answers, by Llama's names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from emulon.core.errors import EmulonError
 
 Weights = dict[str, NDArray[Any]]
 # What GPT-2 and GPT-NeoX call the entries of Llama's config.json.
@@ -20,6 +24,40 @@ ENTRIES = {
     "layer_norm_epsilon": "rms_norm_eps",
     "layer_norm_eps": "rms_norm_eps",
 }
+
+
+class NeedsTransformers(EmulonError):
+    """The export needs Hugging Face transformers, which is an extra.
+
+    Cure: pip install 'emulon[hf]'.
+    """
+
+
+def stock_model(kind: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
+    """A model without a head, in the dtype of its parameters.
+
+    Args:
+        kind: Its `model_type`: gpt2, gpt_neox or llama.
+        config: The entries of config.json that decide the function.
+        state: Parameters by name; an unembedding among them is left out.
+    Returns:
+        The model, frozen.
+    Raises:
+        NeedsTransformers: Hugging Face transformers is not installed.
+    """
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError as missing:
+        raise NeedsTransformers(f"a {kind} needs transformers; install it with: pip install 'emulon[hf]'") from missing
+    dtype = next(iter(state.values())).dtype
+    entries = {name: entry for name, entry in config.items() if name != "model_type"}
+    entries |= {"bos_token_id": None, "eos_token_id": None, "use_cache": False, "dtype": dtype}
+    stock: Any = AutoModel  # its functions have no annotations
+    with torch.device("cpu"):
+        model = stock.from_config(AutoConfig.for_model(kind, **entries))
+    model = model.to(dtype).eval()
+    model.load_state_dict({name: part for name, part in state.items() if name != "lm_head.weight"})
+    return model.requires_grad_(False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Ridge regression on the examples so far by elimination: of symmetric equations, pivot after pivot."""
+"""Ridge regression on the examples so far: by Sherman–Morrison updates (Akyürek et al. 2022, Theorem 2), example by
+example, and by elimination of symmetric equations, pivot after pivot."""
 
 from __future__ import annotations
 
@@ -12,29 +13,100 @@ from emulon.machine.instruction import AffineForm, Invariant, Register, constant
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples, gaussian
 
-# Data may exceed their bounds by so much, errors included.
+# Of `elimination_steps`: data may exceed their bounds by so much, errors included; products of errors.
 EDGE = 1.02
-# Products of errors; see `_invariants`.
 SECOND_ORDER, NEAR = 1.4, 4 / 3
 
 
-def ridge_elimination(
+def sherman_morrison(
     features: int, samples: int, ridge: float = 1.0, *, domain: Domain | None = None
 ) -> RegisterProgram:
-    """ŷ_i = w_i·x_i with (A + λ/m)w_i = b, A and b the means of xxᵀ and x·y over the m = i − 1 examples before.
+    """ŷ_i = w_i·x_i with w_i = (Σ_{j<i} x_j x_jᵀ + λI)⁻¹ Σ_{j<i} x_j y_j, the ridge solution on the examples before.
 
-    Gauss's elimination takes A's rows one after the other as pivots and subtracts from A, b and x what makes their
-    columns zero; then ŷ is the sum of b_k·x_k/pivot_k. Cost: three layers a feature, for any number of examples; width
-    O(d²).
+    With P = (Σ xxᵀ + λI)⁻¹, k = Px and l = k/(1 + x·k), Eq. 12 is P ← P − k lᵀ, and w ← w + l(y − w·x) is the ridge
+    solution it leads to (for one example: the theorem's w′). Rounds run as in `sgd`: every token updates with its
+    example, then reads from the example before. P is stored as its upper triangle, so it is symmetric whatever the
+    rounding; and l, not the product of the two k, is divided: it stays below 1/(2√λ), where k kᵀ can reach
+    (‖x‖/λ)². Cost: four layers a round, width O(d²).
     """
     if not ridge > 0:
-        raise BadProgram(f"ridge_elimination needs ridge > 0, got {ridge}: pivots may be zero without")
-    examples = Examples.of("ridge_elimination", gaussian(features, samples) if domain is None else domain)
-    return examples.program.returns(elimination_steps(examples, ridge))
+        raise BadProgram(f"sherman_morrison needs ridge > 0 to start from I/ridge, got {ridge}")
+    examples = Examples.of("sherman_morrison", gaussian(features, samples) if domain is None else domain)
+    program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
+    features, samples = domain.features, domain.samples
+    first = examples.first()
+    identity = torch.eye(features, dtype=torch.float64, device="cpu") / ridge
+    inverse = examples.register("P", (features, features), initial=identity, symmetric=True)
+    w = examples.register("w", features, initial=torch.zeros(features, device="cpu"))
+    k, gain = examples.register("k", features), examples.register("l", features)
+    leverage, guess = examples.register("leverage"), examples.register("guess")
+    change = examples.register("change", (features, features), symmetric=True)
+    move = examples.register("move", features)
+    begin = first.map(identity.reshape(-1, 1), (features, features), "first·I/λ")
+    invariants = _sherman_morrison_invariants(ridge, domain)
+
+    x = examples.own_x()
+    program.dot(guess, w, x)
+    for _ in range(samples - 1):
+        program.mul(k, inverse, x, invariant=invariants["k"])
+        program.dot(leverage, x, k, invariant=invariants["leverage"])
+        program.div(gain, k, 1.0 + leverage, invariant=invariants["l"])
+        program.mul(change, k, gain.T)
+        program.mul(move, gain, y - guess)
+        program.aff(inverse, inverse - change, at=prompt.previous_example, plus=begin, invariant=invariants["P"])
+        program.aff(w, w + move, at=prompt.previous_example, invariant=invariants["w"])
+        program.dot(guess, w, x)
+    return program.returns(guess)
+
+
+def _sherman_morrison_invariants(ridge: float, domain: Domain) -> dict[str, Invariant]:
+    """Why nothing overflows and errors do not explode.
+
+    0 ≺ P ⪯ I/λ, so ‖k‖ ≤ ‖x‖/λ, 0 ≤ x·k ≤ ‖x‖²/λ, and with a = P^½x: ‖l‖ ≤ λ^{−½}·‖a‖/(1 + ‖a‖²) ≤ 1/(2√λ).
+    ‖w‖ ≤ ‖y‖·max σ/(σ² + λ) ≤ √n·|y|/(2√λ).
+    Errors. For symmetric P, Q the update f obeys f(P) − f(Q) = M_P(P − Q)M_Qᵀ with M_P = f(P)P⁻¹ = I − l xᵀ,
+    exactly. Now ‖f(P)^{−½}M_P P^{½}‖² = ‖f(P)^{½}P⁻¹f(P)^{½}‖ ≤ 1 because f(P) ⪯ P: measured as P̂^{−½}(P̂ −
+    P)P^{−½} errors never grow. Back in the 2-norm a round's own error gains at most
+    ‖P_t‖^{½}‖P̂_t‖^{½}·‖P_s^{−½}‖‖P̂_s^{−½}‖ ≤ κ = 1 + n‖x‖²/λ, one in w (multiplied by M_P̂ alone) at most √κ. The
+    hats, and the rounds' own errors between f(P̂) and the next P̂, change this by less than a quarter while errors
+    stay below 1/16 of the least eigenvalue 1/(λ + n‖x‖²) (else the bound says nothing).
+    All this holds in Frobenius norm, which a stored triangle's norm meets within √2.
+    """
+    norm, features, samples = domain.norm, domain.features, domain.samples
+    squared = norm**2
+    kappa = 1 + (samples - 1) * squared / ridge
+    root = 2 * math.sqrt(ridge)
+    return {
+        "k": Invariant("‖Px‖ ≤ ‖x‖/λ", norm=norm / ridge),
+        "leverage": Invariant("0 ≤ xᵀPx ≤ ‖x‖²/λ", low=0.0, high=squared / ridge),
+        "l": Invariant("‖Px‖/(1 + xᵀPx) ≤ 1/(2√λ)", norm=1 / root),
+        "P": Invariant(
+            "0 ≺ P ⪯ I/λ",
+            low=-1 / ridge,
+            high=1 / ridge,
+            norm=math.sqrt(features) / ridge,
+            total=1.25 * math.sqrt(2) * kappa,
+            valid=1 / (16 * math.sqrt(2) * ridge * kappa),
+        ),
+        "w": Invariant(
+            "‖w‖ ≤ √n·|y|/(2√λ), and the domain's |w|",
+            low=-domain.w,
+            high=domain.w,
+            norm=min(math.sqrt(features) * domain.w, math.sqrt(samples) * domain.y / root),
+            total=1.25 * math.sqrt(kappa),
+        ),
+    }
 
 
 def elimination_steps(examples: Examples, ridge: float) -> Register:
-    """The instructions of `ridge_elimination` on these examples; the register that holds ŷ."""
+    """ŷ_i = w_i·x_i with (A + λ/m)w_i = b, A and b the means of xxᵀ and x·y over the m = i − 1 examples before.
+
+    Gauss's elimination takes A's rows one after the other as pivots and subtracts from A, b and x what makes their
+    columns zero; then ŷ, which is returned, is the sum of b_k·x_k/pivot_k. Cost: three layers a feature, for any number
+    of examples; width O(d²).
+    """
+    if not ridge > 0:
+        raise BadProgram(f"elimination needs ridge > 0, got {ridge}: pivots may be zero without")
     program, prompt, size = examples.program, examples.prompt, examples.domain.features
     counts = torch.arange(1, program.tokens + 1, dtype=torch.float64, device="cpu")[:, None].div(2).floor()
     shift = program.constant(f"{examples.prefix}shift", ridge / counts.clamp(min=1.0))
@@ -43,7 +115,7 @@ def elimination_steps(examples: Examples, ridge: float) -> Register:
     matrix = square if size == 1 else examples.register("A", (size, size), symmetric=True)
     cross, target = examples.register("cross", size), examples.register("b", size)
     pivot, share, guess = (examples.register(name) for name in ("pivot", "share", "guess"))
-    known = _invariants(ridge, examples)
+    known = _elimination_invariants(ridge, examples)
 
     x = rest = examples.own_x()
     program.mul(square, x, x.T, invariant=known["square"])
@@ -109,7 +181,7 @@ def _pair(first: AffineForm, second: AffineForm) -> AffineForm:
     return AffineForm(both.shape, both.parts, both.bias, text)
 
 
-def _invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
+def _elimination_invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:
     """How large everything gets, and what errors do to ŷ.
 
     Let s be the least λ/m, ‖x‖ ≤ X, |y| ≤ Y, W = Y/(2√s) ≥ ‖w‖. A state (A, b, u, g) of the elimination stands for F =

@@ -31,8 +31,8 @@ COMMANDS = {
     "python": [sys.executable, "-c", "pass"],
     "import torch": [sys.executable, "-c", "import torch"],
     "emulon --help": [sys.executable, "-m", "emulon.cli", "--help"],
-    "emulon run ridge": [sys.executable, "-m", "emulon.cli", "run", "ridge", "--quiet", "--report", "page"],
-    "emulon run lasso": [sys.executable, "-m", "emulon.cli", "run", "lasso", "--quiet", "--report", "page"],
+    "emulon run ridge": [sys.executable, "-m", "emulon.cli", "run", "ridge", "--quiet", "--out", "page"],
+    "emulon run lasso": [sys.executable, "-m", "emulon.cli", "run", "lasso", "--quiet", "--out", "page"],
 }
 # Rows, features and steps of the prompt that is written out as text.
 ROWS, FEATURES, STEPS, BATCH = 20, 4, 2, 8

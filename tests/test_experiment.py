@@ -15,8 +15,7 @@ from emulon.run import (
     interpreter_for,
     kind_of,
     program_for,
-    run_experiment,
-    run_program,
+    run_experiments,
     runnable,
 )
 from emulon.tables.data import Data, load
@@ -37,8 +36,8 @@ def experiments(diabetes: Data) -> list[Experiment]:
     for data in (diabetes, load("breast_cancer")):
         data = dataclasses.replace(data, x_train=data.x_train[:160], y_train=data.y_train[:160])
         fitting = {name: named for name, named in runnable().items() if kind_of(named) == data.kind}
-        every.append(run_experiment([fitting[name] for name in fitting if name in CONVERGE], data, steps=500))
-        every.append(run_experiment([fitting[name] for name in fitting if name not in CONVERGE], data, steps=200))
+        every += run_experiments([fitting[name] for name in fitting if name in CONVERGE], [data], steps=500)
+        every += run_experiments([fitting[name] for name in fitting if name not in CONVERGE], [data])
     return every
 
 
@@ -56,7 +55,8 @@ def test_one_interpreter_runs_the_whole_library_to_the_exact_weights(experiments
     serving = interpreter_for([result.run.program for result, _ in results])
     hashes = {serving.sha256}
     for result, data in results[::3]:
-        again = run_program(serving, result.run.program, data)
+        program = result.run.program
+        again = serving.run(program, *data.problem(program.loss))
         hashes |= set(again.sha256)
         assert torch.equal(again.weights, result.run.weights), result.name
     assert len(hashes) == 1
@@ -81,5 +81,6 @@ def test_the_faithful_path_takes_the_shortest_line_and_gives_the_same_answer(dia
     short, long = interpreter_for([program], "reference"), interpreter_for([program])
     assert short.sha256 == Interpreter.fitting(program).sha256
     assert len(short.slopes) < len(long.slopes)
-    fast, faithful = run_program(long, program, diabetes), run_program(short, program, diabetes, "reference")
+    problem = diabetes.problem(program.loss)
+    fast, faithful = long.run(program, *problem), short.run(program, *problem, mode="reference")
     torch.testing.assert_close(faithful.weights, fast.weights, rtol=0.0, atol=1e-12)

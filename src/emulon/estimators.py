@@ -5,12 +5,13 @@ Constructors take anything and check nothing, as scikit-learn asks: parameters a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -53,6 +54,10 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.fit_intercept = fit_intercept
         self.scale = scale
         self.interpreter = interpreter
+
+    def _scaler(self, columns: np.ndarray, weight: np.ndarray, free: bool = True) -> StandardScaler:
+        scaler = StandardScaler(with_mean=self.fit_intercept and free, with_std=self.scale and free)
+        return scaler.fit(columns, sample_weight=weight)
 
     def _fit(self, algorithm: Algorithm, x: np.ndarray, targets: np.ndarray) -> None:
         """Every row of `targets` is one element of the batch: one program runs them all."""
@@ -110,15 +115,15 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
         algorithm, descent = _algorithm_and_descent(self, "regression")
         several, y = np.ndim(y) == 2, np.asarray(y, dtype=np.float64).reshape(len(x), -1)
         x, y, weight = _weighted(x, y, sample_weight, descent.loss)
-        inputs = _Units.of(x, self.fit_intercept, self.scale, weight)
-        free = descent.loss.link.any_units
-        outputs = _Units.of(y, self.fit_intercept and free, self.scale and free, weight)
+        inputs = self._scaler(x, weight)
+        outputs = self._scaler(y, weight, descent.loss.link.any_units)
         ones = self.fit_intercept and descent.loss.derivative != "t"
         # A row's part in the mean of squares, over the part that all rows would have.
         part = np.sqrt(weight / weight.mean())[:, None]
-        self._fit(algorithm, part * _with_ones(inputs.of_rows(x), ones), (part * outputs.of_rows(y)).T)
-        coef, intercept = inputs.undone(self.run_.weights.numpy(), ones)
-        coef, intercept = coef * outputs.size[:, None], intercept * outputs.size + outputs.center
+        self._fit(algorithm, part * _with_ones(inputs.transform(x), ones), (part * outputs.transform(y)).T)
+        coef, intercept = _unscaled(self.run_.weights.numpy(), inputs, ones)
+        center, size = _units(outputs)
+        coef, intercept = coef * size[:, None], intercept * size + center
         self.coef_ = coef if several else coef[0]
         self.intercept_ = intercept if several else float(intercept[0])
         return self
@@ -154,10 +159,10 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
             raise EmulonError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
         ours = [1] if len(self.classes_) == 2 else range(len(self.classes_))
         x, index, weight = _weighted(x, index, sample_weight, descent.loss)
-        units = _Units.of(x, self.fit_intercept, self.scale, weight)
+        scaler = self._scaler(x, weight)
         targets = np.array([np.where(index == k, 1.0, -1.0) for k in ours])
-        self._fit(algorithm, _with_ones(units.of_rows(x), self.fit_intercept), targets)
-        self.coef_, self.intercept_ = units.undone(self.run_.weights.numpy(), self.fit_intercept)
+        self._fit(algorithm, _with_ones(scaler.transform(x), self.fit_intercept), targets)
+        self.coef_, self.intercept_ = _unscaled(self.run_.weights.numpy(), scaler, self.fit_intercept)
         return self
 
     def decision_function(self, x: Any) -> np.ndarray:
@@ -200,30 +205,17 @@ def _algorithm_and_descent(estimator: _Emulated, kind: Kind) -> tuple[Algorithm,
     return algorithm, descent
 
 
-@dataclass(frozen=True)
-class _Units:
-    """Columns as the algorithm sees them: (column − center)/size."""
+def _units(scaler: StandardScaler) -> tuple[np.ndarray, np.ndarray]:
+    """What a scaler takes off each column, and what it divides it by."""
+    zeros = np.zeros(scaler.n_features_in_)
+    return scaler.mean_ if scaler.with_mean else zeros, scaler.scale_ if scaler.with_std else zeros + 1
 
-    center: np.ndarray
-    size: np.ndarray
 
-    @classmethod
-    def of(cls, columns: np.ndarray, centred: bool, scaled: bool, weight: np.ndarray) -> _Units:
-        share = (weight / weight.sum())[:, None]
-        center = (share * columns).sum(axis=0) if centred else np.zeros(columns.shape[1])
-        size = np.sqrt((share * np.square(columns - center)).sum(axis=0)) if scaled else np.ones(columns.shape[1])
-        # A constant column keeps its units: what is left of it is rounding.
-        constant = size <= 16 * np.finfo(np.float64).eps * np.abs(center)
-        return cls(center, np.where(constant, 1.0, size))
-
-    def of_rows(self, rows: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = (rows - self.center) / self.size
-        return scaled
-
-    def undone(self, weights: np.ndarray, ones: bool) -> tuple[np.ndarray, np.ndarray]:
-        """(coef, intercept) for the columns as they were, from weights (batch, features) of the scaled ones."""
-        coef = (weights[:, :-1] if ones else weights) / self.size
-        return coef, (weights[:, -1] if ones else 0.0) - coef @ self.center
+def _unscaled(weights: np.ndarray, scaler: StandardScaler, ones: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(coef, intercept) for the columns as they were, from weights (batch, features) of the scaled ones."""
+    center, size = _units(scaler)
+    coef = (weights[:, :-1] if ones else weights) / size
+    return coef, (weights[:, -1] if ones else 0.0) - coef @ center
 
 
 def _weighted(

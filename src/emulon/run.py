@@ -6,7 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, TypedDict, Unpack
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -109,19 +110,18 @@ def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
     return next(iter(names), None)
 
 
-def algorithm_with(named: type[NamedAlgorithm], steps: int, settings: Settings) -> NamedAlgorithm:
-    """The algorithm with those of the settings that it has."""
-    own = {field.name for field in fields(named)}  # type: ignore[arg-type]  # every one is a dataclass
-    return named(steps=steps, **{name: value for name, value in settings.items() if name in own})  # type: ignore[call-arg]  # as above
-
-
-def require_taken(algorithms: Sequence[type[NamedAlgorithm]], settings: Settings) -> None:
-    """Refuse a setting that none of these algorithms has."""
+def with_settings(algorithms: Sequence[type[NamedAlgorithm]], steps: int, settings: Settings) -> list[NamedAlgorithm]:
+    """Each algorithm with those of the settings that it has; refuses a setting that none of them has."""
+    own = {named: {field.name for field in fields(named)} for named in (*runnable().values(), *algorithms)}  # type: ignore[arg-type]  # every one is a dataclass
     for name in settings:
-        if not any(name in {field.name for field in fields(each)} for each in algorithms):  # type: ignore[arg-type]  # as above
+        if not any(name in own[named] for named in algorithms):
+            able = [known for known, named in runnable().items() if name in own[named]]
             asked = ", ".join(map(name_of, algorithms))
-            able = [known for known, each in runnable().items() if name in {f.name for f in fields(each)}]  # type: ignore[arg-type]  # as above
             raise EmulonError(f"--{name.replace('_', '-')} is for {', '.join(able)}; {asked} has none")
+    return [
+        named(steps=steps, **{name: value for name, value in settings.items() if name in own[named]})  # type: ignore[call-arg]  # as above
+        for named in algorithms
+    ]
 
 
 def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, margin: float = 1.0) -> Program:
@@ -160,16 +160,6 @@ def interpreter_for(programs: Sequence[Program], mode: Mode = "fast") -> Interpr
     return Interpreter(capacity, programs[0].dtype)
 
 
-def run_program(
-    interpreter: Interpreter, program: Program, data: Data, mode: Mode = "fast", report_progress: Progress = silent
-) -> Run:
-    return interpreter.run(program, *data.problem(program.loss), mode, report_progress)
-
-
-def held_out_score(run: Run, data: Data) -> float:
-    return data.score(answers(run, data, data.x_test))
-
-
 def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
     """What the run's weights say about these rows, in the target's units."""
     loss = run.program.loss
@@ -178,44 +168,51 @@ def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
     return data.read(run.predict(queries), loss)
 
 
-class RunOptions(TypedDict, total=False):
-    """Options of an experiment; by default 200 steps, no tolerance, margin 1 and mode fast."""
-
-    steps: int
-    tolerance: float | None
-    settings: Settings
-    margin: float
-    mode: Mode
-    report_progress: Progress
-
-
-def run_experiment(algorithms: Sequence[type[NamedAlgorithm]], data: Data, **options: Unpack[RunOptions]) -> Experiment:
-    """Compile all, build one interpreter, run all, compare."""
-    return run_experiments(algorithms, [data], **options)[0]
-
-
 def run_experiments(
-    algorithms: Sequence[type[NamedAlgorithm]], every: Sequence[Data], **options: Unpack[RunOptions]
-) -> tuple[Experiment, ...]:
-    """Like `run_experiment` for several targets: one interpreter for all of them."""
-    mode, report_progress = options.get("mode", "fast"), options.get("report_progress", silent)
+    algorithms: Sequence[type[NamedAlgorithm]],
+    every: Sequence[Data],
+    *,
+    steps: int = 200,
+    tolerance: float | None = None,
+    settings: Settings = MappingProxyType({}),
+    margin: float = 1.0,
+    mode: Mode = "fast",
+    report_progress: Progress = silent,
+) -> list[Experiment]:
+    """Compile all for the data of each target, build one interpreter, run all, compare.
+
+    Without algorithms all that suit a target are run; one that does not suit it is then left out instead of refused.
+    """
     compiled = []
     for number, data in enumerate(every):
-        compiled.append(_compiled(algorithms, data, options, part_of(report_progress, number, 2 * len(every))))
+        progress = part_of(report_progress, number, 2 * len(every))
+        chosen = algorithms or [named for named in runnable().values() if kind_of(named) == data.kind]
+        jobs, left_out = [], []
+        for place, algorithm in enumerate(with_settings(chosen, steps, settings)):
+            name, begin = name_of(type(algorithm)), time.perf_counter()
+            progress(f"compiling {name}", place / len(chosen))
+            try:
+                program = program_for(algorithm, data, tolerance, margin)
+                jobs.append(_Job(algorithm, program, time.perf_counter() - begin))
+            except BadData as error:
+                if algorithms:
+                    raise BadData(f"{name} {error}") from None
+                left_out.append(f"{name}: {error}")
+        compiled.append((jobs, left_out))
     programs = [job.program for jobs, _ in compiled for job in jobs]
     interpreter = interpreter_for(programs, mode)
     before, done, found = interpreter.sha256, len(programs), []
     for data, (jobs, left_out) in zip(every, compiled, strict=True):
         results = []
         for job in jobs:
-            progress = part_of(report_progress, done, 2 * len(programs), f"running {job.name}: ")
+            progress = part_of(report_progress, done, 2 * len(programs), f"running {name_of(type(job.algorithm))}: ")
             progress("starting", 0.0)
             results.append(_result(job, interpreter, data, mode, progress))
             done += 1
-        found.append((data, tuple(results), left_out))
+        found.append((data, tuple(results), tuple(left_out)))
     report_progress("done", 1.0)
     after = interpreter.sha256
-    return tuple(Experiment(data, interpreter, results, left, (before, after)) for data, results, left in found)
+    return [Experiment(data, interpreter, results, left, (before, after)) for data, results, left in found]
 
 
 def part_of(report_progress: Progress, number: int, parts: int, prefix: str = "") -> Progress:
@@ -230,43 +227,18 @@ class _Job(NamedTuple):
     program: Program
     seconds: float
 
-    @property
-    def name(self) -> str:
-        return name_of(type(self.algorithm))
-
-
-def _compiled(
-    algorithms: Sequence[type[NamedAlgorithm]], data: Data, options: RunOptions, report_progress: Progress
-) -> tuple[list[_Job], tuple[str, ...]]:
-    """Programs for these data, and why others were left out; an algorithm that was asked for by name is refused."""
-    chosen = algorithms or [named for named in runnable().values() if kind_of(named) == data.kind]
-    settings = options.get("settings", {})
-    require_taken(chosen, settings)
-    jobs, left_out = [], []
-    for number, named in enumerate(chosen):
-        report_progress(f"compiling {name_of(named)}", number / len(chosen))
-        begin = time.perf_counter()
-        try:
-            algorithm = algorithm_with(named, options.get("steps", 200), settings)
-            program = program_for(algorithm, data, options.get("tolerance"), options.get("margin", 1.0))
-            jobs.append(_Job(algorithm, program, time.perf_counter() - begin))
-        except BadData as error:
-            if algorithms:
-                raise BadData(f"{name_of(named)} {error}") from None
-            left_out.append(f"{name_of(named)}: {error}")
-    return jobs, tuple(left_out)
-
 
 def _result(job: _Job, interpreter: Interpreter, data: Data, mode: Mode, report_progress: Progress) -> Result:
     algorithm, program, seconds = job
     begin = time.perf_counter()
-    run = run_program(interpreter, program, data, mode, report_progress)
-    seconds += time.perf_counter() - begin
     loss = program.loss
     x, y = data.problem(loss)
+    run = interpreter.run(program, x, y, mode, report_progress)
+    seconds += time.perf_counter() - begin
     algorithm = replace(algorithm, step_size=program.step_size)  # type: ignore[type-var]  # every one is a dataclass
     exact = algorithm.iterates(x, y)
-    result = Result(name_of(type(algorithm)), run, exact, held_out_score(run, data), seconds)
+    score = data.score(answers(run, data, data.x_test))
+    result = Result(name_of(type(algorithm)), run, exact, score, seconds)
     weights = solved_directly(algorithm, data.design(loss, data.x_train), y)
     if weights is None:
         return result
@@ -277,18 +249,7 @@ def _result(job: _Job, interpreter: Interpreter, data: Data, mode: Mode, report_
 
 
 def solved_directly(algorithm: NamedAlgorithm, x: Tensor, y: Tensor) -> Tensor | None:
-    """The weights that a solver of the same objective ends at: linear algebra for squares, scikit-learn's for others.
-
-    Args:
-        algorithm: A named algorithm.
-        x: Rows, (samples, features).
-        y: A target a row; or several such rows, which are solved one by one.
-    Returns:
-        The weights, or None where there is no such solver.
-
-    Example:
-        >>> solved_directly(Ridge(0.1), x, y)
-    """
+    """The weights, for each row of targets y, by linear algebra (squares) or scikit-learn; None where neither can."""
     descent = algorithm.descent
     if descent.loss.derivative == "t" and not descent.l1:
         return (RidgeRegression(len(x) * descent.l2) if descent.l2 else LeastSquares()).run(x, y)

@@ -278,7 +278,7 @@ def test_shells_complete_commands_and_options(capsys):
         (["report", "runs/a"], {"what": Path("runs/a"), "report": Path("runs/a/report")}),
         (["report", "runs/a", "--out", "b"], {"what": Path("runs/a"), "report": Path("b")}),
         (["playground", "--no-open"], {"browser": False}),
-        (["run", "--path", "faithful", "--report", "report"], {"mode": "reference", "report": Path("report")}),
+        (["run", "--path", "faithful", "--report", "page"], {"mode": "reference", "out": Path("page")}),
     ],
 )
 def test_commands_of_02_still_work_and_say_their_names_of_today(monkeypatch, capsys, words, today):

@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from emulon import cli
 from emulon.algorithms import quantile
-from emulon.cli.data import use_threads
+from emulon.cli.run import use_threads
 from emulon.core.files import text_cell
 from emulon.interpreter import load_program
 
@@ -48,7 +48,7 @@ def table(folder):
 def ran(folder, table):
     """`emulon run ridge quantile` on the small table: exit code, what it printed, and the report's folder."""
     report = folder / "report"
-    words = ["run", "ridge", "quantile", "--data", table, "--target", "y", "--steps", "5", "--report", str(report)]
+    words = ["run", "ridge", "quantile", "--data", table, "--target", "y", "--steps", "5", "--out", str(report)]
     words += ["--json", str(folder / "run.json")]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -133,7 +133,7 @@ def test_a_tolerance_that_cannot_be_kept_is_told_in_the_words_of_refusals(folder
 
 
 def test_ridge_on_the_diabetes_data_waits_for_no_package_that_it_has_no_use_of(tmp_path):
-    words = ["run", "ridge", "--steps", "3", "--quiet", "--report", str(tmp_path)]
+    words = ["run", "ridge", "--steps", "3", "--quiet", "--out", str(tmp_path)]
     code = f"import sys; from emulon.cli import main; main({words}); print({{'pandas', 'sklearn'}} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True
@@ -181,7 +181,7 @@ def test_several_classes_run_one_against_the_rest(folder, capsys):
     kinds = [("red", "green", "blue")[i % 3] for i in range(36)]
     rows = [[draw.normal() + 3 * (k == "red"), draw.normal() + 3 * (k == "blue"), k] for k in kinds]
     path = write(folder / "kinds.csv", ["a", "b", "kind"], rows)
-    words = ["--data", path, "--target", "kind", "--steps", "20", "--report", str(folder / "kinds")]
+    words = ["--data", path, "--target", "kind", "--steps", "20", "--out", str(folder / "kinds")]
     assert cli.main(["run", "logistic", "perceptron", *words]) == 0
     assert "accuracy" in capsys.readouterr().out
     assert len((folder / "kinds" / "weights.csv").read_text().splitlines()) == 1 + 2 * 3 * 3
@@ -193,7 +193,7 @@ def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, mo
     few = {"poisson_regression": PoissonRegression, "log_cosh_regression": LogCoshRegression}
     monkeypatch.setattr("emulon.run.runnable", lambda: few)
     path = write(folder / "negative.csv", ["a", "y"], [[i % 7, i % 5 - 2] for i in range(30)])
-    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "negative")]
+    words = ["--data", path, "--target", "y", "--steps", "3", "--out", str(folder / "negative")]
     assert cli.main(["run", "--kind", "regression", *words]) == 0
     out = capsys.readouterr().out
     assert "left out poisson_regression: needs non-negative targets" in out
@@ -208,7 +208,7 @@ def test_approximate_prints_keys_certificate_and_values(capsys):
 
 def test_one_feature_and_a_constant_column_work(folder, capsys):
     path = write(folder / "one.csv", ["a", "same", "y"], [[i % 7, 1, 2 * (i % 7) + i % 3] for i in range(20)])
-    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(folder / "one")]
+    words = ["--data", path, "--target", "y", "--steps", "3", "--out", str(folder / "one")]
     assert cli.main(["run", "ridge", *words]) == 0
     assert "column same  left out: it is constant ('1')" in capsys.readouterr().out
 
@@ -233,7 +233,7 @@ def test_one_feature_and_a_constant_column_work(folder, capsys):
         (["approximate", "t", "1", "-1"], "give lo < hi"),
         (["approximate", "t^2", "0", "1"], "t**2, not t^2"),
         (["approximate", "9**9**9*t", "0", "1"], "more than 1000 digits"),
-        (["run", "ridge", "--report", "/proc/nowhere"], "/proc/nowhere could not be written"),
+        (["run", "ridge", "--out", "/proc/nowhere"], "/proc/nowhere could not be written"),
     ],
 )
 def test_mistakes_get_one_clear_line(capsys, words, said):
@@ -255,14 +255,14 @@ def test_mistakes_get_one_clear_line(capsys, words, said):
 def test_bad_tables_get_one_clear_line(tmp_path, capsys, text, said):
     path = tmp_path / "bad.csv"
     path.write_text(text)
-    words = ["--data", str(path), "--target", "y", "--report", str(tmp_path / "report")]
+    words = ["--data", str(path), "--target", "y", "--out", str(tmp_path / "report")]
     assert said in refused(capsys, "run", "ridge", *words)
     assert not (tmp_path / "report").exists()
 
 
 def test_a_report_folder_that_is_a_file_is_refused_before_the_work(tmp_path, table, capsys):
     (tmp_path / "taken").write_text("")
-    words = ["--data", table, "--target", "y", "--report", str(tmp_path / "taken")]
+    words = ["--data", table, "--target", "y", "--out", str(tmp_path / "taken")]
     assert "taken could not be written" in refused(capsys, "run", "ridge", *words)
 
 
@@ -272,7 +272,7 @@ def test_a_read_only_report_folder_is_refused(tmp_path, table, capsys):
     if os.access(locked, os.W_OK):
         pytest.skip("this user may write anywhere")
     assert "Permission denied" in refused(
-        capsys, "run", "ridge", "--data", table, "--target", "y", "--report", str(locked)
+        capsys, "run", "ridge", "--data", table, "--target", "y", "--out", str(locked)
     )
 
 
@@ -313,7 +313,7 @@ def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, caps
     kinds = [("flat", "house")[i % 2] for i in range(40)]
     rows = [[draw.normal(100 + 40 * (kind == "flat"), 20), draw.normal(5, 2), kind] for kind in kinds]
     table = write(tmp_path / "mixed.csv", ["size", "age", "kind"], rows)
-    words = ["--data", table, "--target", "kind", "--steps", "30", "--report", str(tmp_path / "page")]
+    words = ["--data", table, "--target", "kind", "--steps", "30", "--out", str(tmp_path / "page")]
     assert cli.main(["run", "logistic", *words]) == 0
     assert re.search(r"intercept +│ +\S+ │ +\S+", capsys.readouterr().out)
     model = str(tmp_path / "page" / "logistic.json")
@@ -342,7 +342,7 @@ def test_a_run_leaves_a_model_that_predicts_and_scores_new_tables(tmp_path, caps
 
 def test_whole_numbers_that_may_be_classes_are_asked_about(tmp_path, capsys):
     path = write(tmp_path / "iris.csv", ["a", "y"], [[(i % 3) + 0.1 * (i % 7), i % 3] for i in range(30)])
-    words = ["--data", path, "--target", "y", "--steps", "3", "--report", str(tmp_path / "page")]
+    words = ["--data", path, "--target", "y", "--steps", "3", "--out", str(tmp_path / "page")]
     said = refused(capsys, "run", *words)
     assert "is the target 'y' (0, 1, 2) a number or a class? Say --kind regression or --kind classification" in said
     assert cli.main(["compile", "perceptron", *words[:6], "--out", str(tmp_path / "files")]) == 0
@@ -391,7 +391,7 @@ def test_several_targets_run_side_by_side_and_are_scikit_learns_multi_output_rid
     y = x @ draw.normal(size=(3, 2)) + 0.1 * draw.normal(size=(30, 2))
     table = write(tmp_path / "two.csv", ["a", "b", "c", "price", "rent"], np.column_stack([x, y]).tolist())
     report = tmp_path / "report"
-    words = ["--data", table, "--target", "price, rent", "--no-standardize", "--steps", "100", "--report", str(report)]
+    words = ["--data", table, "--target", "price, rent", "--no-standardize", "--steps", "100", "--out", str(report)]
     assert cli.main(["run", "ridge", *words]) == 0
     out = capsys.readouterr().out
     assert out.count("two.csv, price: ") == out.count("two.csv, rent: ") == 1 and "(the same)" in out
@@ -430,7 +430,7 @@ def strange(folder):
 
 def test_brackets_in_names_are_printed_and_formulas_are_kept_from_spreadsheets(tmp_path, capsys, strange):
     words = ["--data", strange, "--target", "kind", "--steps", "3"]
-    assert cli.main(["run", "logistic", *words, "--report", str(tmp_path)]) == 0
+    assert cli.main(["run", "logistic", *words, "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     for name in ("[bold]", "=1+1|x", "-1"):
         assert f"length [/cm] [{name}]" in out and f"intercept [{name}]" in out
@@ -458,7 +458,7 @@ def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text, cell):
 
 
 def test_classes_of_a_bundled_set_are_named(tmp_path, capsys):
-    assert cli.main(["run", "logistic", "--data", "wine", "--steps", "3", "--report", str(tmp_path)]) == 0
+    assert cli.main(["run", "logistic", "--data", "wine", "--steps", "3", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     for name in ("class_0", "class_1", "class_2"):
         assert out.count(f" [{name}] ") == 14  # 13 features and the intercept
@@ -474,13 +474,13 @@ def test_every_class_is_exported_with_its_own_rows(tmp_path, capsys, strange):
 
 
 def test_a_margin_beyond_all_floats_is_refused(capsys, tmp_path, table):
-    words = ["run", "ridge", "--data", table, "--target", "y", "--margin", "1e300", "--report", str(tmp_path)]
+    words = ["run", "ridge", "--data", table, "--target", "y", "--margin", "1e300", "--out", str(tmp_path)]
     assert cli.main(words) == 2
     assert "a margin of 1e+300 is above 1e+60" in capsys.readouterr().err
 
 
 def test_models_have_the_names_that_were_asked_for(tmp_path, capsys, table, strange):
-    report, steps = tmp_path / "report", ["--steps", "3", "--report", str(tmp_path / "report")]
+    report, steps = tmp_path / "report", ["--steps", "3", "--out", str(tmp_path / "report")]
     assert cli.main(["run", "lasso", "ridge", "--data", table, "--target", "y,c", *steps]) == 0
     assert {"lasso.json", "ridge.json", "y", "c"} <= {path.name for path in report.iterdir()}
     capsys.readouterr()

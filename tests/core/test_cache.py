@@ -1,6 +1,5 @@
 """What was found once is found again, and nothing else in its place."""
 
-import json
 import os
 import subprocess
 import sys
@@ -115,14 +114,12 @@ def test_searches_run_no_code_that_the_key_does_not_follow():
     assert seen <= set(cache.SOURCES) | NEUTRAL
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"sha256": "0", "entry": [1.0]}', None])
+@pytest.mark.parametrize("damage", [b"", b"\xff", b"0\n[1.0]", None])
 def test_what_is_not_whole_is_made_again(folder: Path, damage: bytes | None):
     calls, make = counting()
     cache.disk_cached("thing", [1], make)
     [path] = folder.iterdir()
-    content = json.loads(path.read_text())
-    content["entry"][0] = 0.2
-    path.write_bytes(json.dumps(content).encode() if damage is None else damage)
+    path.write_bytes(path.read_bytes().replace(b"[0.1,", b"[0.2,") if damage is None else damage)
     assert cache.disk_cached("thing", [1], make)[0] == 0.1 and len(calls) == 2
     cache.disk_cached("thing", [1], make)
     assert len(calls) == 2

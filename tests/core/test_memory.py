@@ -28,7 +28,6 @@ def test_free_memory_is_the_least_of_all_limits(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("max")
     assert free_memory() > 1_007_000
     monkeypatch.setattr(memory, "_of_machine", lambda: None)
-    monkeypatch.setattr(memory, "_of_process", lambda: None)
     assert free_memory() is None
     require_memory(10**18, "nothing is known, so that this", "no cure")
 

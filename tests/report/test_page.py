@@ -15,7 +15,7 @@ from emulon.algorithms import LogCoshRegression, Ridge
 from emulon.cli import main
 from emulon.playground import where
 from emulon.report.page import facts, prompt_rows, write
-from emulon.run import run_experiment
+from emulon.run import run_experiments
 from emulon.tables.columns import Column
 from emulon.tables.data import Data
 
@@ -36,7 +36,7 @@ def experiment():
         y[12:],
         tuple(Column(name, name, "number") for name in "abc"),
     )
-    return run_experiment([Ridge, LogCoshRegression], data, steps=4)
+    return run_experiments([Ridge, LogCoshRegression], [data], steps=4)[0]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from damage import alter_json, cases, damage_bytes
 
 from emulon.cli import main
-from emulon.run import algorithm_named, answers, run_experiment
+from emulon.run import algorithm_named, answers, run_experiments
 from emulon.tables import BadData
 from emulon.tables.columns import Cells
 from emulon.tables.data import load
@@ -35,7 +35,8 @@ def table(tmp_path_factory):
 @pytest.mark.parametrize(("name", "standardize"), [("ridge", True), ("log_cosh", False), ("poisson", True)])
 def test_a_saved_model_predicts_by_its_weights_in_original_units(tmp_path, table, name, standardize):
     data = load(table, "price", intercept=True, standardize=standardize)
-    [result] = run_experiment([algorithm_named(name)], data, steps=5, tolerance=1e-4).results
+    [experiment] = run_experiments([algorithm_named(name)], [data], steps=5, tolerance=1e-4)
+    [result] = experiment.results
     run, loss = result.run, result.run.program.loss
     save_models([FittedModel.of(name, run, data)], tmp_path / "model.json")
     [model] = load_models(tmp_path / "model.json")
@@ -61,7 +62,8 @@ def files(table, tmp_path_factory):
     words = {"ridge": "price", "poisson": "price", "logistic_regression": "kind"}
     for name, target in words.items():
         data = load(table, target, intercept=True)
-        [result] = run_experiment([algorithm_named(name)], data, steps=3, tolerance=1e-4).results
+        [experiment] = run_experiments([algorithm_named(name)], [data], steps=3, tolerance=1e-4)
+        [result] = experiment.results
         save_models([FittedModel.of(name, result.run, data)], folder / f"{name}.json")
     return folder, words, table
 

@@ -37,7 +37,9 @@ def shortened(self, x, y):
 
 ALGORITHMS = {
     "weights_are_float64": broken(Descent, run=lambda self, x, y: Descent.run(self, x, y).float()),
-    "integers_are_data_too": descent(lambda self, x, y: in_turn(self, x, y if y.is_floating_point() else y / 2)),
+    "weights_are_float64 of integers": descent(
+        lambda self, x, y: in_turn(self, x, y if y.is_floating_point() else y / 2)
+    ),
     "leading_dimensions_are_batches": descent(
         lambda self, x, y: (weights + 1e-6 * x.double().mean() for weights in in_turn(self, x, y))
     ),
@@ -55,11 +57,11 @@ ALGORITHMS = {
         lambda self, x, y: in_turn(self, x.nan_to_num(posinf=0.0), y.nan_to_num(posinf=0.0))
     ),
     "wrong_shapes_are_refused": descent(shortened),
-    "wrong_queries_are_refused": broken(
+    "wrong_shapes_are_refused of queries": broken(
         Descent, predict=lambda self, xs, ys, x_query: self.run(xs, ys).sum() * x_query.sum()
     ),
     "steps_are_counted": descent(lambda self, x, y: LinearRegression(steps=3).weights_in_turn(x, y)),
-    "no_steps_leave_the_first_iterate": descent(
+    "steps_are_counted from the first": descent(
         lambda self, x, y: LinearRegression(steps=max(self.steps, 1)).weights_in_turn(x, y)
     ),
     # It has the default step size by its field, and takes one that is far too long.

@@ -23,7 +23,7 @@ def broken_by(checks):
 
 @pytest.mark.parametrize("promise", ALGORITHMS)
 def test_a_broken_algorithm_is_caught(promise):
-    assert promise in broken_by(algorithm_checks(ALGORITHMS[promise]()))
+    assert promise.partition(" ")[0] in broken_by(algorithm_checks(ALGORITHMS[promise]()))
 
 
 @pytest.mark.parametrize("promise", PREDICTORS)
@@ -35,8 +35,8 @@ def test_every_check_has_an_object_that_breaks_it():
     def names(checks):
         return {check.__name__ for check in checks}
 
-    steps = {"steps_are_counted", "no_steps_leave_the_first_iterate", "objective_never_increases"}
-    assert names(testing.ALGORITHM_CHECKS) | steps == set(ALGORITHMS)
+    steps = {"steps_are_counted", "objective_never_increases"}
+    assert names(testing.ALGORITHM_CHECKS) | steps == {promise.partition(" ")[0] for promise in ALGORITHMS}
     optional = {
         "several_queries_are_answered_as_each_alone",
         "prefixes_are_answered_as_each_alone",

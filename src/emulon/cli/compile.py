@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +15,12 @@ from tyro.conf import Positional, arg
 
 from emulon.certify.certificate import READS
 from emulon.certify.checker import canonical
-from emulon.cli.data import DataOptions, DescentOptions, save_weights, weights_of
 from emulon.cli.options import BadUsage, Command, Positive, shown
+from emulon.cli.run import DataOptions, DescentOptions, save_weights, weights_of
 from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
-from emulon.core.files import make_folder, write_atomically, write_json
-from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
-from emulon.export.onnx import onnx_package
+from emulon.core.files import csv_text, make_folder, write_atomically, write_json
+from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, onnx_package, save_prompt
 from emulon.identification.loading import is_run, load_object
 from emulon.interpreter import Interpreter, Program, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of
@@ -34,14 +31,12 @@ from emulon.report.network import write
 from emulon.report.terminal import progress, say
 from emulon.run import (
     algorithm_named,
-    algorithm_with,
     algorithms_asked,
+    answers,
     common_kind,
-    held_out_score,
     interpreter_for,
     program_for,
-    require_taken,
-    run_program,
+    with_settings,
 )
 from emulon.tasks import RegressionTask
 from emulon.training import RunFolder
@@ -88,10 +83,7 @@ def as_csv(outputs: Tensor) -> str:
     """A line for each row, all of its numbers beside each other."""
     lines = outputs.reshape(len(outputs), -1).tolist()
     names = [f"output {number}" for number in range(len(lines[0]) if lines else 0)]
-    text = io.StringIO(newline="")
-    rows = [(number, *map(repr, line)) for number, line in enumerate(lines, start=1)]
-    csv.writer(text, lineterminator="\n").writerows([("row", *names), *rows])
-    return text.getvalue()
+    return csv_text([("row", *names), *((number, *line) for number, line in enumerate(lines, start=1))])
 
 
 # Prompts of its own task on which a learner's ranges are seen.
@@ -136,9 +128,8 @@ def _compile_algorithm(options: CompileOptions) -> int:
     if options.domain is not None:
         raise BadUsage(f"--domain is for networks, and {options.what} is none")
     named = algorithm_named(options.what)
-    require_taken([named], options.settings)
+    [algorithm] = with_settings([named], options.steps, options.settings)
     make_folder(options.out)
-    algorithm = algorithm_with(named, options.steps, options.settings)
     program = program_for(algorithm, options.load(common_kind([named])), options.tolerance, options.margin or 1.0)
     interpreter = interpreter_for([program])
     files = [options.out / "interpreter.safetensors", options.out / "program.safetensors"]
@@ -249,11 +240,11 @@ def _run_program(options: ExecOptions, first: Path, second: Path) -> int:
     data = options.load(program.loss.link.kind)
     try:
         with progress() as report_progress:
-            run = run_program(interpreter, program, data, options.mode, report_progress)
+            run = interpreter.run(program, *data.problem(program.loss), options.mode, report_progress)
     except (BadShape, OutOfDomain) as error:
         advice = "give the data options that the program was compiled with: --data, --target, --features, --seed, …"
         raise EmulonError(f"the program does not fit this data or interpreter: {error}; {advice}") from None
-    weights, score = weights_of(run, data), held_out_score(run, data)
+    weights, score = weights_of(run, data), data.score(answers(run, data, data.x_test))
     say(
         f"{program.name}, {program.steps} steps; held-out score {score:.4f}, of the baseline {data.baseline_score:.4f}",
         f"{'weight':<24} {'in original units':<24} feature",
@@ -412,10 +403,10 @@ def _programs(options: ExportOptions) -> tuple[dict[str, Program], list[Path]]:
     """By the names of their files, and the rows of those compiled here; nothing that is read here is written over."""
     programs, rows, named = {}, [], algorithms_asked([word for word in options.what if not is_network(word)])
     data = options.load(common_kind(list(named.values()))) if named else None
-    require_taken(list(named.values()), options.settings)
-    for name, each in named.items():
+    for name, algorithm in zip(
+        named, with_settings(list(named.values()), options.steps, options.settings), strict=True
+    ):
         assert data is not None
-        algorithm = algorithm_with(each, options.steps, options.settings)
         program = programs[name] = program_for(algorithm, data, options.tolerance, options.margin or 1.0)
         options.note_tolerance(program)
         rows += _write_rows(*data.problem(program.loss), options.out / name)
@@ -431,9 +422,9 @@ def _write_rows(x: Tensor, y: Tensor, path: Path) -> list[Path]:
     """
     problems, written = list(zip(x, y, strict=True)) if y.ndim > 1 else [(x, y)], []
     for number, (inputs, targets) in enumerate(problems, start=1):
-        rows = [",".join(map(repr, [*row, own])) for row, own in zip(inputs.tolist(), targets.tolist(), strict=True)]
+        rows = ([*row, own] for row, own in zip(inputs.tolist(), targets.tolist(), strict=True))
         written.append(path.with_name(f"{path.name}{'' if len(problems) == 1 else f'_{number}'}.csv"))
-        write_atomically(written[-1], "\n".join(rows) + "\n")
+        write_atomically(written[-1], csv_text(rows))
         say(written[-1])
     return written
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
 
 import tyro
 from tyro.constructors import PrimitiveConstructorSpec
@@ -34,6 +34,9 @@ def shown(metavar: str) -> Any:
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions:
     """Options of every command."""
+
+    # Other names of options, as {"--report": "--out"}.
+    aliases: ClassVar[Mapping[str, str]] = {}
 
     json: Annotated[str | None, shown("FILE")] = None
     """also write the results there as JSON; with - to standard output, and nothing else"""
@@ -94,6 +97,8 @@ def read(kind: type[Options], words: Sequence[str], command: str) -> Options:
         BadUsage: The words cannot be read; one line says which.
         SystemExit: Help was asked for, and printed.
     """
+    parts = (word.partition("=") for word in words)
+    words = [f"{kind.aliases.get(name, name)}{rest}{value}" for name, rest, value in parts]
     # Before tyro, which may stumble over a word after a misspelt option and complain about that instead.
     require_options(words, [field.name for field in fields(kind)])
     first = _parsed(kind, words, command, None)

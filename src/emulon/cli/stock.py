@@ -19,8 +19,8 @@ from emulon.algorithms import NamedAlgorithm
 from emulon.canary.check import Report, canary, check, compare, names_for
 from emulon.canary.engines import engines_named
 from emulon.canary.whole import whole
-from emulon.cli.data import DataOptions
 from emulon.cli.options import BadUsage, Command, CommandOptions, Count, NotNegative, Positive, shown
+from emulon.cli.run import DataOptions
 from emulon.core.files import make_folder, write_atomically
 from emulon.language.methods import Method, as_method, method_named
 from emulon.language.vocabulary import SMALL

@@ -140,22 +140,16 @@ def accepts_arraylike(
 
 def _frame_numbers(frame: Any, name: str) -> np.ndarray:
     """A DataFrame's or Series' numbers, missing ones as NaN; refuses columns that hold something else, by name."""
-    columns = [(name, frame)] if frame.ndim == 1 else [(f"column {key!r} of {name}", frame[key]) for key in frame]
-    for what, column in columns:
-        if getattr(column, "dtype", None) is not None and not _numeric(column.dtype):
-            raise EmulonError(f"{what} holds {column.dtype}, not numbers; encode it as numbers, or leave it out")
-    whole = all(np.dtype(getattr(column.dtype, "numpy_dtype", column.dtype)).kind in "iub" for _, column in columns)
-    plain = all(isinstance(column.dtype, np.dtype) for _, column in columns)
-    if whole and plain and len({column.dtype for _, column in columns}) == 1:
-        array: np.ndarray = frame.to_numpy()
-        return array
-    numbers: np.ndarray = frame.to_numpy(dtype=np.float64, na_value=np.nan)
-    return numbers
+    from pandas.api.types import is_numeric_dtype
 
-
-def _numeric(dtype: Any) -> bool:
-    """NumPy's kinds of numbers; pandas' own dtypes say what they hold."""
-    return (dtype.kind if isinstance(dtype, np.dtype) else getattr(dtype, "kind", "O")) in "biufc"
+    columns = (
+        {name: frame.dtype} if frame.ndim == 1 else {f"column {k!r} of {name}": t for k, t in frame.dtypes.items()}
+    )
+    for what, dtype in columns.items():
+        if not is_numeric_dtype(dtype):
+            raise EmulonError(f"{what} holds {dtype}, not numbers; encode it as numbers, or leave it out")
+    numbers: np.ndarray = frame.to_numpy()
+    return numbers if numbers.dtype.kind in "biu" else frame.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 # Where Linux keeps what a container may use, and uses: version 2 of control groups, and version 1.
@@ -166,8 +160,8 @@ LIMITS = (
 
 
 def free_memory() -> int | None:
-    """Free bytes: the least of what the machine, its container and the process's own limit allow."""
-    found = [size for size in (_of_machine(), *(_of_container(*files) for files in LIMITS), _of_process()) if size]
+    """Free bytes: the least of what the machine and its container allow."""
+    found = [size for size in (_of_machine(), *(_of_container(*files) for files in LIMITS)) if size]
     return min(found, default=None)
 
 
@@ -235,15 +229,3 @@ def _of_container(folder: str, limit: str, used: str, cached: str) -> int | None
         return max(int(most) - int(now) + int(facts.get(cached, 0)), 1)
     except (OSError, ValueError):  # no such file, or "max": no limit
         return None
-
-
-def _of_process() -> int | None:
-    """`ulimit -v`, less what the process has of it."""
-    try:
-        import resource
-
-        most = resource.getrlimit(resource.RLIMIT_AS)[0]
-        own = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    except (ImportError, OSError, ValueError):
-        return None
-    return max(most - own, 1) if most != resource.RLIM_INFINITY else None

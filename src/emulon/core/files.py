@@ -8,9 +8,11 @@ again.
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -18,7 +20,7 @@ import platform
 import subprocess
 import time
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
@@ -58,6 +60,14 @@ def text_cell(text: str) -> str:
     except ValueError:
         return f"'{text}" if formula else text
     return text
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV: a float reads back as the same float, and text is made a `text_cell`."""
+    text = io.StringIO(newline="")
+    cells = ([text_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(cells)
+    return text.getvalue()
 
 
 def write_json(path: Path | str, values: Any) -> None:
@@ -306,25 +316,25 @@ def code(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-def _checksum(key: str, entry: Any) -> str:
-    return hashlib.sha256(json.dumps([key, entry], sort_keys=True).encode()).hexdigest()
+def _checksum(key: str, text: str) -> str:
+    return hashlib.sha256(f"{key} {text}".encode()).hexdigest()
 
 
 def _read(path: Path, key: str) -> Any:
     """None where there is nothing, or nothing whole."""
     try:
-        content = json.loads(path.read_bytes())
-        whole = content["sha256"] == _checksum(key, content["entry"])
-    except (OSError, ValueError, KeyError, TypeError):
+        digest, _, text = path.read_text(encoding="utf-8").partition("\n")
+    except (OSError, ValueError):
         return None
-    return content["entry"] if whole else None
+    return json.loads(text) if digest == _checksum(key, text) else None
 
 
 def _keep(path: Path, key: str, entry: Any) -> None:
     """A cache that cannot be written to is no reason to fail."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps({"sha256": _checksum(key, entry), "entry": entry}))
+        text = json.dumps(entry)
+        write_atomically(path, f"{_checksum(key, text)}\n{text}")
         kept = sorted(path.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
         for old in kept[:-MOST_CACHED]:
             old.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -56,13 +57,15 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     if "loops" in parameters:
         if loops is None:
             raise NotAPredictor(f"{type(thing).__name__} predicts after a number of loops; say how many with loops=")
-        return LoopedPredictor(thing, loops)
+        looped: Any = thing
+        return SizedPredictor(partial(looped.predict, loops=loops), (looped.domain.samples,))
     if len(parameters) >= 3 and isinstance(thing, Predictor):
         return thing
     if parameters and hasattr(thing, "fit"):
         return EstimatorPredictor(thing)
     if hasattr(thing, "step") and callable(getattr(thing, "run", None)):
-        return WeightsPredictor(thing)
+        domain = getattr(thing.step, "domain", None)
+        return SizedPredictor(partial(_by_weights, thing), None if domain is None else (domain.samples,), True)
     if callable(thing) and not isinstance(thing, type) and _takes_three(thing):
         return FunctionPredictor(thing)
     raise NotAPredictor(
@@ -171,33 +174,23 @@ def _failed(name: str, shape: Sequence[int], error: Exception) -> NotAPredictor:
     return NotAPredictor(f"{name} failed on xs of shape {tuple(shape)}: {''.join([type(error).__name__, *first])}")
 
 
-class WeightsPredictor:
-    """A construction that maps (xs, ys) to weights, such as `constructions.DescentInContext`: its answer is w·x."""
+class SizedPredictor:
+    """A function of (xs, ys, x_query) in tensors, and the numbers of examples that it takes, where it takes not any."""
 
-    several_queries = True
-
-    def __init__(self, construction: Any) -> None:
-        self.construction = construction
-        domain = getattr(construction.step, "domain", None)
-        self.examples: tuple[int, ...] | None = None if domain is None else (domain.samples,)
+    def __init__(
+        self, answers: Callable[..., Tensor], examples: tuple[int, ...] | None, several_queries: bool = False
+    ) -> None:
+        self.answers, self.examples, self.several_queries = answers, examples, several_queries
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        weights: Tensor = self.construction(xs, ys)
-        return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
+        return self.answers(xs, ys, x_query)
 
 
-class LoopedPredictor:
-    """A looped transformer after a fixed number of loops; it is built for one number of examples."""
-
-    def __init__(self, transformer: Any, loops: int) -> None:
-        self.transformer, self.loops = transformer, loops
-        self.examples = (transformer.domain.samples,)
-
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        answers: Tensor = self.transformer.predict(xs, ys, x_query, loops=self.loops)
-        return answers
+def _by_weights(construction: Any, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+    """w·x of a construction that maps (xs, ys) to weights, such as `constructions.DescentInContext`."""
+    weights: Tensor = construction(xs, ys)
+    return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
 
 
 class MachinePredictor:

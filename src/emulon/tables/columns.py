@@ -5,21 +5,22 @@ Everything that reads a cell is a `Column` of plain values, so that a fitted mod
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from emulon.core.errors import EmulonError, nearest, unknown
 
-# pandas is imported where it is used: loading it takes a third of a second, and the sets of tables that come with
-# scikit-learn have no need of it.
+# pandas is imported where it is used, for dates and frames: loading it takes a third of a second.
 if TYPE_CHECKING:
     import pandas
 
@@ -44,18 +45,8 @@ TREATMENTS = ("number", "category", "date", "drop")
 
 ISO = "ISO8601"
 MONTH_FIRST, DAY_FIRST = "%m/%d/%Y", "%d/%m/%Y"
-DAYS: tuple[str, ...] = (
-    ISO,
-    "%d.%m.%Y",
-    MONTH_FIRST,
-    DAY_FIRST,
-    "%Y/%m/%d",
-    "%d-%m-%Y",
-    "%d.%m.%y",
-    "%d %b %Y",
-    "%d %B %Y",
-)
-DAYS += ("%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y")
+DAYS: tuple[str, ...] = (ISO, "%d.%m.%Y", MONTH_FIRST, DAY_FIRST, "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d %b %Y")
+DAYS += ("%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y")
 FORMATS = (*DAYS, *(f"{day} {time}" for day in DAYS[1:] for time in ("%H:%M", "%H:%M:%S")))
 ISO_CELL = r"\d{4}-\d\d?-\d\d?(?:[T ].*)?"
 _CURRENCY = r"(?:[$€£¥₹%]|USD|EUR|GBP|CHF)"
@@ -100,46 +91,36 @@ def read_columns(path: Path) -> dict[str, list[str]]:
         raise BadData(f"{unknown('data', str(path), DATASETS)} (a file is given by its path)")
     if path.suffix.lower() in FRAMES:
         return _of_frame(path)
-    frame = _cells(path)
-    header = [name.strip() or f"column {i + 1}" for i, name in enumerate(frame.iloc[0])]
+    lines = _lines(path)
+    if not lines:
+        raise BadData(f"{path} is empty")
+    header = [name or f"column {i}" for i, name in enumerate(lines[0][1], start=1)]
     if len(header) < 2:
         raise BadData(f"{path} is not a table: its first line has one field only; give comma-separated columns")
     if doubled := {name for name in header if header.count(name) > 1}:
         raise BadData(f"{path} has two columns called {min(doubled)!r}; rename one")
-    if len(frame) == 1:
+    if len(lines) == 1:
         raise BadData(f"{path} has a header and no rows")
-    short = frame.isna()
-    if short.any(axis=None):
-        row = int(short.any(axis=1).to_numpy().argmax())
-        fields = int((~short.iloc[row]).sum())
-        raise BadData(f"{path} is not a table: row {row} has {fields} field(s) where the header has {len(header)}")
-    return {name: [cell.strip() for cell in frame[i].iloc[1:]] for i, name in enumerate(header)}
+    for number, row in lines:
+        if len(row) != len(header):
+            raise BadData(f"{path} is not a table: line {number} has {len(row)} field(s), not {len(header)}")
+    return dict(zip(header, map(list, zip(*(row for _, row in lines[1:]), strict=True)), strict=True))
 
 
-def _cells(path: Path) -> pandas.DataFrame:
-    """All fields of a file of comma-, semicolon- or tab-separated lines, the header among them; not the empty lines."""
-    import pandas
-
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The fields of every line that is not blank, separated by commas, semicolons or tabs, and the line's number."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            first = next((line for line in file if line.strip()), "")
-        delimiter = max(",;\t", key=first.count)
-        options: dict[str, Any] = {"header": None, "dtype": str, "keep_default_na": False, "index_col": False}
-        # The parser in Python tells lines that are too short from empty cells.
-        frame = pandas.read_csv(path, sep=delimiter, engine="python", encoding="utf-8-sig", **options)
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise BadData(f"{path} is not text in UTF-8; save it as CSV in UTF-8") from None
     except OSError as error:
         raise BadData(f"cannot read {path}: {error.strerror}") from None
-    except pandas.errors.EmptyDataError:
-        raise BadData(f"{path} is empty") from None
-    except (pandas.errors.ParserError, ValueError) as error:
-        why = re.sub(
-            r"Expected (\d+) fields in line (\d+), saw (\d+).*", r"line \2 has \3 field(s), not \1", str(error)
-        )
-        raise BadData(f"{path} is not a CSV table: {why.splitlines()[0]}") from None
-    blank = [all(not isinstance(cell, str) or not cell.strip() for cell in row) for row in frame.to_numpy()]
-    return frame[~np.array(blank)].reset_index(drop=True)
+    delimiter = max(",;\t", key=text.lstrip().partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        return [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise BadData(f"{path} is not a table: line {reader.line_num}: {error}") from None
 
 
 def _of_frame(path: Path) -> dict[str, list[str]]:
@@ -231,18 +212,16 @@ def dates_of(cells: Sequence[str], formats: Sequence[str]) -> np.ndarray:
 
 def formats_of(cells: Sequence[str]) -> tuple[str, ...]:
     """The formats of dates in these cells, that of most cells first; day/month and month/day never both."""
-    left, found = list(dict.fromkeys(cells)), []
-    allowed = [layout for layout in FORMATS if left and not np.isnan(dates_of(left[:50], [layout])).all()]
-    while left and allowed:
-        read = {layout: ~np.isnan(dates_of(left, [layout])) for layout in allowed}
-        best = max(allowed, key=lambda layout: int(read[layout].sum()))
-        if not read[best].any():
-            break
-        found.append(best)
-        slashes = best.startswith((MONTH_FIRST, DAY_FIRST))
-        opposite = DAY_FIRST if best.startswith(MONTH_FIRST) else MONTH_FIRST
-        allowed = [layout for layout in allowed if layout != best and not (slashes and layout.startswith(opposite))]
-        left = [cell for cell, known in zip(left, read[best], strict=True) if not known]
+    cells = list(dict.fromkeys(cells))
+    likely = [layout for layout in FORMATS if cells and not np.isnan(dates_of(cells[:50], [layout])).all()]
+    read = {layout: ~np.isnan(dates_of(cells, [layout])) for layout in likely}
+    found: list[str] = []
+    known = np.zeros(len(cells), dtype=bool)
+    for layout in sorted(likely, key=lambda each: -int(read[each].sum())):
+        exchanged = {MONTH_FIRST[:5], DAY_FIRST[:5]} <= {layout[:5], *(each[:5] for each in found)}
+        if not exchanged and (read[layout] & ~known).any():
+            found.append(layout)
+            known |= read[layout]
     return tuple(found)
 
 
@@ -291,8 +270,8 @@ class Cells:
 
     def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
         self.columns = columns
-        self._numbers: dict[tuple[str, str, tuple[str, ...]], np.ndarray] = {}
-        self._levels: dict[str, np.ndarray] = {}
+        self._read = cache(self._numbers)
+        self.levels = cache(self._levels)
 
     def numbers(self, column: Column) -> np.ndarray:
         """Numbers, or dates in days; NaN where a cell is missing or cannot be read.
@@ -300,26 +279,24 @@ class Cells:
         Raises:
             BadData: More than a tenth of the cells cannot be read, or a number is infinite.
         """
-        key = (column.source, column.decimal, column.formats)
-        if key not in self._numbers:
-            cells, dates = self.columns[column.source], column.kind == "date"
-            numbers = dates_of(cells, column.formats) if dates else numbers_of(cells, column.decimal)
-            known = [not is_marked(cell) for cell in cells]
-            bad = np.isnan(numbers) & known
-            if bad.sum() > (1 - ENOUGH) * sum(known):
-                kind = "dates" if dates else "numbers"
-                raise BadData(
-                    f"column {column.source!r} holds text where the model was fitted to {kind} "
-                    f"({cells[int(bad.argmax())]!r:.40} in row {bad.argmax() + 1}); mend those cells"
-                )
-            self._numbers[key] = require_finite(numbers, column.source)
-        return self._numbers[key]
+        return self._read(column.source, column.kind == "date", column.decimal, column.formats)
 
-    def levels(self, name: str) -> np.ndarray:
+    def _numbers(self, source: str, dates: bool, decimal: Decimal, formats: tuple[str, ...]) -> np.ndarray:
+        cells = self.columns[source]
+        numbers = dates_of(cells, formats) if dates else numbers_of(cells, decimal)
+        known = [not is_marked(cell) for cell in cells]
+        bad = np.isnan(numbers) & known
+        if bad.sum() > (1 - ENOUGH) * sum(known):
+            kind = "dates" if dates else "numbers"
+            raise BadData(
+                f"column {source!r} holds text where the model was fitted to {kind} "
+                f"({cells[int(bad.argmax())]!r:.40} in row {bad.argmax() + 1}); mend those cells"
+            )
+        return require_finite(numbers, source)
+
+    def _levels(self, name: str) -> np.ndarray:
         """The categories of a column, one spelling each."""
-        if name not in self._levels:
-            self._levels[name] = np.array([level_of(cell) for cell in self.columns[name]])
-        return self._levels[name]
+        return np.array([level_of(cell) for cell in self.columns[name]])
 
 
 def require_finite(numbers: np.ndarray, name: str) -> np.ndarray:
@@ -330,8 +307,7 @@ def require_finite(numbers: np.ndarray, name: str) -> np.ndarray:
     return numbers
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """What a column of a table was taken for: its columns of the matrix (none where it is left out), and why."""
 
     columns: tuple[Column, ...]
@@ -339,72 +315,48 @@ class Taken:
 
 
 def take(name: str, cells: Sequence[str], train: np.ndarray, asked: Treatment | None = None) -> Taken:
-    """Recognise a column by all of its cells, and fit it to the training rows.
-
-    Args:
-        name: The column's name.
-        cells: Its cells, as text.
-        train: The numbers of the training rows.
-        asked: What it is to be taken for, instead of what its cells look like.
-
-    Returns:
-        The columns of the matrix that it becomes, and a line that says what it was taken for.
-
-    Raises:
-        BadData: A number is infinite, or no cell can be read as what was asked for.
-    """
+    """Recognise a column, as `asked` or as all of its cells look, and fit it to the rows numbered in `train`."""
     if asked == "drop":
         return Taken((), "left out, as asked")
     different = len({level_of(cell) for cell in cells})
     if different == 1:
         return Taken((), f"left out: it is constant ({cells[0]!r:.40})")
-    kind, column = _recognised(name, [cell for cell in cells if not is_marked(cell)], asked)
-    if kind == "category":
+    column = _recognised(name, [cell for cell in cells if not is_marked(cell)], asked)
+    if column.kind == "category":
         if asked is None and (different == len(cells) or different > max(MOST_LEVELS, len(cells) / 2)):
             return Taken((), f"left out: identifier or free text, {different} different values in {len(cells)} rows")
         return _categories(name, cells, train)
-    numbers = require_finite(
-        dates_of(cells, column.formats) if kind == "date" else numbers_of(cells, column.decimal), name
-    )
-    if asked is None and kind == "number" and _is_identifier(name, numbers):
+    dates = column.kind == "date"
+    numbers = require_finite(dates_of(cells, column.formats) if dates else numbers_of(cells, column.decimal), name)
+    # The numbers of the rows, in a column with the name of such.
+    row_numbers = IDENTIFIERS.fullmatch(name) and bool((np.diff(np.sort(numbers)) == 1).all())  # NaN is no difference
+    if asked is None and not dates and row_numbers:
         return Taken((), f"left out: identifier, the whole numbers {numbers.min():g} to {numbers.max():g} once each")
-    trained = numbers[train]
-    trained = trained[~np.isnan(trained)]
-    if trained.size:
-        fitted = {"fill": float(trained.mean()), "low": float(trained.min()), "high": float(trained.max())}
-        column = replace(column, **fitted)  # type: ignore[arg-type]  # all are floats
-    else:
-        column = replace(column, high=0.0)
+    trained = numbers[train][~np.isnan(numbers[train])]
+    fill, low, high = (trained.mean(), trained.min(), trained.max()) if trained.size else (0.0, 0.0, 0.0)
+    column = replace(column, fill=float(fill), low=float(low), high=float(high))
     return Taken((column,), _number_line(column, cells, numbers))
 
 
-def _recognised(name: str, known: Sequence[str], asked: Treatment | None) -> tuple[ColumnKind, Column]:
-    """The kind of a column, and how its cells are read as such."""
-    category: tuple[ColumnKind, Column] = "category", Column(name, name, "category")
-    if asked == "category" or (asked is None and not known):
-        return category
-    enough = 0.0 if asked else ENOUGH
-    if asked != "date":
+def _recognised(name: str, known: Sequence[str], asked: Treatment | None) -> Column:
+    """How the cells of a column that are not missing are read: as what was asked for, or as what most of them are."""
+
+    def enough(numbers: np.ndarray) -> bool:
+        read = (~np.isnan(numbers)).mean() if len(numbers) else 0.0
+        return bool(read >= ENOUGH or (asked and read > 0))
+
+    if asked in (None, "number"):
         decimal = decimal_of(known)
-        read = float(np.mean(~np.isnan(numbers_of(known, decimal)))) if known else 0.0
-        if read and read >= enough:
-            return "number", Column(name, name, "number", decimal=decimal)
-    if asked != "number":
+        if enough(numbers_of(known, decimal)):
+            return Column(name, name, "number", decimal=decimal)
+    if asked in (None, "date"):
         formats = formats_of(known)
-        read = float(np.mean(~np.isnan(dates_of(known, formats)))) if formats else 0.0
-        if read and read >= enough:
-            return "date", Column(name, name, "date", formats=formats)
-    if asked is None:
-        return category
-    example = f" ({known[0]!r:.40})" if known else ""
-    raise BadData(f"--as {name}={asked}: no cell of it can be read as a {asked}{example}")
-
-
-def _is_identifier(name: str, numbers: np.ndarray) -> bool:
-    """Whether these are the numbers of the rows: consecutive, each once, in a column with the name of such."""
-    if not IDENTIFIERS.fullmatch(name) or np.isnan(numbers).any():
-        return False
-    return bool((np.diff(np.sort(numbers)) == 1).all())
+        if enough(dates_of(known, formats)):
+            return Column(name, name, "date", formats=formats)
+    if asked in ("number", "date"):
+        example = f" ({known[0]!r:.40})" if known else ""
+        raise BadData(f"--as {name}={asked}: no cell of it can be read as a {asked}{example}")
+    return Column(name, name, "category")
 
 
 def _categories(name: str, cells: Sequence[str], train: np.ndarray) -> Taken:
@@ -434,9 +386,8 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
     if column.kind == "date":
         formats = ", ".join("year-month-day" if layout == ISO else layout for layout in column.formats)
         said = f"date ({formats}), in days"
-        if {layout[:8] for layout in column.formats} & {MONTH_FIRST, DAY_FIRST}:
-            order = "month" if any(layout.startswith(MONTH_FIRST) for layout in column.formats) else "day"
-            said += f", the {order} first"
+        firsts = {MONTH_FIRST[:5]: ", the month first", DAY_FIRST[:5]: ", the day first"}
+        said += next((firsts[layout[:5]] for layout in column.formats if layout[:5] in firsts), "")
     elif column.decimal == ",":
         said += ", decimal comma"
     odd = {cell: value for cell, value in zip(cells, numbers.tolist(), strict=True) if not math.isnan(value)}
@@ -451,14 +402,13 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
     return said
 
 
-def scaled(columns: Sequence[Column], rows: np.ndarray, standardize: bool, intercept: bool) -> Iterator[Column]:
-    """Those columns that are not constant on the training rows, with center and size."""
-    means, deviations, largest = rows.mean(axis=0), rows.std(axis=0), np.abs(rows).max(axis=0)
-    for column, mean, size, most in zip(columns, means.tolist(), deviations.tolist(), largest.tolist(), strict=True):
-        number = column.kind != "category"
-        if size**2 > CONSTANT * most**2:
-            center = mean if intercept or (number and standardize) else 0.0
-            yield replace(column, center=center, size=size if number and standardize else 1.0)
+def scaled(column: Column, rows: np.ndarray, standardize: bool, intercept: bool) -> Column | None:
+    """A column with the center and size of its training rows; None where it is constant on them."""
+    mean, deviation, number = float(rows.mean()), float(rows.std()), column.kind != "category"
+    if deviation**2 <= CONSTANT * np.abs(rows).max() ** 2:
+        return None
+    center = mean if intercept or (number and standardize) else 0.0
+    return replace(column, center=center, size=deviation if number and standardize else 1.0)
 
 
 def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:
@@ -467,11 +417,7 @@ def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:
 
 
 def read_treatments(words: Sequence[str], names: Sequence[str]) -> dict[str, Treatment]:
-    """`COLUMN=number` and the like, by column.
-
-    Raises:
-        BadData: There is no such column or treatment, or a column is named twice.
-    """
+    """`COLUMN=number` and the like, by column."""
     asked: dict[str, Treatment] = {}
     for word in words:
         name, _, what = word.rpartition("=")

@@ -290,23 +290,7 @@ def prepare(
     intercept: bool = False,
     treat: tuple[str, ...] = (),
 ) -> Data:
-    """Split a table, then fit everything on the training rows.
-
-    Args:
-        table: Columns of text, and which of them is the target.
-        kind: Regression or classification; guessed from the target if None.
-        features: Keep so many of those most correlated with the target; None and 0: all.
-        seed: Of the split.
-        standardize: Divide numbers and the target by their deviations.
-        intercept: Centre all columns.
-        treat: COLUMN=number, category, date or drop.
-
-    Returns:
-        The data.
-
-    Raises:
-        BadData: The target is missing or constant in some rows, or no feature is left.
-    """
+    """Split a table, then fit everything on the training rows; the choices are those of `Choices`."""
     kind, y = targets_of(table, kind)
     if len(y) < FEWEST_ROWS:
         raise BadData(
@@ -324,7 +308,8 @@ def prepare(
         why = "; ".join(f"column {name!r} {reason}" for name, reason in reasons)
         raise BadData(f"{table.name} has no feature to learn from{': ' + why if why else ''}")
     cells = Cells(table.columns)
-    columns = tuple(scaled(found, matrix(found, cells)[train], standardize, intercept))
+    fitted = (scaled(column, column.values(cells)[train], standardize, intercept) for column in found)
+    columns = tuple(column for column in fitted if column is not None)
     if not columns:
         raise BadData(f"every feature of {table.name} is constant on the training rows")
     x = matrix(columns, cells)
@@ -368,11 +353,7 @@ def _split(y: np.ndarray, kind: Kind, seed: int, name: str) -> tuple[np.ndarray,
 
 
 def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
-    """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise.
-
-    Raises:
-        BadData: The target is missing in a row, or does not suit what is asked for.
-    """
+    """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise."""
     cells = table.columns[table.target]
     gaps = [i for i, cell in enumerate(cells) if is_missing(cell)]
     if gaps:

@@ -11,6 +11,7 @@ from typing import Any
 from emulon.report.figure import Figure, Panel, Series
 from emulon.training import TrainConfig
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
+from reproduce.drawing import band
 from reproduce.learners import trained
 
 TASKS = {
@@ -119,29 +120,21 @@ def falling(numbers: Numbers, model: str) -> float:
 def figure(numbers: Numbers) -> Figure:
     panels = []
     for task, each in numbers.items():
-        series = []
-        for model in MODELS:
-            curves = each["curves"][model]
-            columns = list(zip(*curves, strict=True))
-            low, high = [min(column) for column in columns], [max(column) for column in columns]
-            series.append(Series(model, range(len(columns)), [mean(c) for c in columns], low=low, high=high))
+        curves = each["curves"]
+        series = [band(model, range(len(curves[model][0])), curves[model]) for model in MODELS]
         if "oracle" in each["baselines"]:
             oracle = each["baselines"]["oracle"]
-            shortest = min(min(column) for curve in each["curves"].values() for column in curve)
+            shortest = min(min(column) for curve in curves.values() for column in curve)
             known = [(n, error) for n, error in enumerate(oracle) if error >= shortest / 10]
             series.append(Series("Φ* known", [n for n, _ in known], [error for _, error in known], "dashes"))
         panels.append(Panel("in-context samples", "squared error", series, title=TASKS[task], log_y=True))
-    return Figure([*panels, *(learning_panel(task, each["learning"]) for task, each in numbers.items())])
-
-
-def learning_panel(task: str, learning: Numbers) -> Panel:
-    """How the error fell: a curve that is still falling says that the order may change."""
-    series = []
-    for model, runs in learning.items():
-        columns = list(zip(*(run["error"] for run in runs), strict=True))
-        low, high = [min(column) for column in columns], [max(column) for column in columns]
-        series.append(Series(model, runs[0]["steps"], [mean(column) for column in columns], low=low, high=high))
-    return Panel("training steps", "mean squared error", series, title=TASKS[task], log_y=True)
+    for task, each in numbers.items():
+        # a curve that is still falling says that the order may change
+        learned = [
+            band(model, runs[0]["steps"], [run["error"] for run in runs]) for model, runs in each["learning"].items()
+        ]
+        panels.append(Panel("training steps", "mean squared error", learned, title=TASKS[task], log_y=True))
+    return Figure(panels)
 
 
 LAYERS = {"standard": {"layers": 12}, "looped": {"layers": 1}, "algoformer": {"layers": 1}}

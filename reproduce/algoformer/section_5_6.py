@@ -2,140 +2,68 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from statistics import median
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from emulon.models import Learner
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.algoformer.language import MODELS, PAPER
 from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting, Verdict
-from reproduce.learners import best_device
 
 # The paper's shares of pre and post in all of the computation, by T.
 SHARES = {20: 1 / 10, 200: 1 / 100}
 WITHIN = 1.25
 # (T, ΔT) of section 5.5, and of sections 5.2 and 5.6.
+SHAPE = ("width", "heads", "vocabulary")
 TRAINED = {"10, 10": (10, 10), "20, 15": (20, 15)}
 
 
 def run(setting: Setting) -> Numbers:
-    """Parameters and operations of every model, counted; seconds and kept activations of a training step, measured."""
+    """Parameters of every model, and its operations for a text, counted without doing them."""
     sizes = setting.sizes
-    shape = {key: sizes[key] for key in ("width", "heads", "vocabulary")}
-    found: Numbers = {"trained": {}, "inference": {}}
-    setting.report_progress("a training step of the standard model", 0.0)
-    standard = step_cost(make("standard", 0, 0, sizes["words"], **shape), sizes, shape)
-    for done, (name, (loops, window)) in enumerate(TRAINED.items()):
-        setting.report_progress(f"a training step at (T, ΔT) = ({name})", done / len(TRAINED))
-        found["trained"][name] = {
-            model: step_cost(make(model, loops, window, sizes["words"], **shape), sizes, shape) for model in MODELS[1:]
-        }
-        found["trained"][name] = {"standard": standard} | found["trained"][name]
-    few = shape | {"vocabulary": 4}  # next to nothing for the scores of words
-    found["blocks"] = {
-        model: trained_operations(make(model, *TRAINED["10, 10"], sizes["words"], **few), sizes) for model in MODELS
+    setting.report_progress("training steps", 0.0)
+    trained = {
+        name: {model: step_cost(make(sizes, model, *loops)) for model in MODELS} for name, loops in TRAINED.items()
     }
+    few = {**sizes, "vocabulary": 4}  # next to nothing for the scores of words
+    blocks = {model: step_cost(make(few, model, *TRAINED["10, 10"]))["operations"] for model in MODELS}
     # affine in T, so that two counts give all
-    counts = {
-        model: [operations(make(model, loops, 1, sizes["words"], **shape), sizes["words"]) for loops in (1, 2)]
-        for model in MODELS
+    counts = {model: [operations(make(sizes, model, loops, 1)) for loops in (1, 2)] for model in MODELS}
+    inference = {
+        str(loops): {model: one + (loops - 1) * (two - one) for model, (one, two) in counts.items()}
+        for loops in (10, *SHARES)
     }
-    for loops in (10, *SHARES):
-        found["inference"][str(loops)] = {
-            model: one + (loops - 1) * (two - one) for model, (one, two) in counts.items()
-        }
-    return found
+    return {"trained": trained, "inference": inference, "blocks": blocks}
 
 
-def make(model: str, loops: int, window: int, words: int, **shape: int) -> Callable[..., Learner]:
-    """A decoder of text of the paper's size, made when it is called."""
-    options: dict[str, Any] = PAPER[model] | shape | {"fused": False}
+def make(sizes: Mapping[str, Any], model: str, loops: int, window: int) -> Learner:
+    """A decoder of text of the paper's size, without weights."""
+    options: dict[str, Any] = PAPER[model] | {"fused": False, **{key: sizes[key] for key in SHAPE}}
     if model != "standard":
         options |= {"loops": loops, "window": window}
-    return lambda **more: Learner.registry[model](2, shape["vocabulary"], 2 * words, **options | more)
+    with torch.device("meta"):
+        return Learner.registry[model](2, sizes["vocabulary"], 2 * sizes["words"], **options)
 
 
-def asked(states: Tensor) -> Tensor:
-    return states[..., states.shape[-2] // 2 :, :]
-
-
-def a_batch(batch: int, words: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Random words at their places, and random words that are asked."""
-    draw = torch.Generator().manual_seed(0)
-    text = torch.randint(3, vocabulary, (batch, 2 * words), generator=draw)
-    tokens = torch.stack([text, torch.arange(2 * words).expand_as(text)], dim=-1)
-    return tokens, torch.randint(3, vocabulary, (batch, words, 1), generator=draw)
-
-
-def operations(build: Callable[..., Learner], words: int) -> float:
-    """Floating-point operations of one text's blocks at inference, counted without doing them."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    learner, tokens = build().to("meta"), torch.ones(1, 2 * words, 2, dtype=torch.long, device="meta")
+def operations(learner: Learner) -> float:
+    """Floating-point operations of one text's blocks at inference."""
+    tokens = torch.ones(1, learner.tokens, 2, dtype=torch.long, device="meta")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         learner.states(learner.embed(tokens), 1, learner.visible(tokens))
     return float(counter.get_total_flops())
 
 
-def trained_operations(build: Callable[..., Learner], sizes: Mapping[str, Any]) -> float:
-    """The same of one text's loss, forward and backward."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    learner, shapes = build().to("meta"), ((1, 2 * sizes["words"], 2), (1, sizes["words"], 1))
-    tokens, targets = (torch.ones(shape, dtype=torch.long, device="meta") for shape in shapes)
+def step_cost(learner: Learner) -> Numbers:
+    """Parameters, and operations of one text's loss, forward and backward."""
+    words = learner.tokens // 2
+    tokens, targets = (torch.ones(1, *shape, dtype=torch.long, device="meta") for shape in ((2 * words, 2), (words, 1)))
     with FlopCounterMode(display=False) as counter:
-        learner.loss(tokens, targets, asked).backward()
-    return float(counter.get_total_flops())
-
-
-def step_cost(build: Callable[..., Learner], sizes: Mapping[str, Any], shape: dict[str, int]) -> Numbers:
-    """Of one training step's forward and backward pass: operations a text; seconds a step; bytes kept for the backward
-    pass, and on a GPU the most that was allocated."""
-    device = best_device()
-    real, batch = build(fused=True).to(device), a_batch(sizes["batch"], sizes["words"], shape["vocabulary"])
-    tokens, targets = (part.to(device) for part in batch)
-    bytes_kept = kept_bytes(real, tokens, targets)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    seconds = [timed(real, tokens, targets) for _ in range(sizes["repeats"])]
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return {
-        "parameters": sum(parameter.numel() for parameter in real.parameters()),
-        "operations": trained_operations(build, sizes),
-        "seconds": median(seconds),
-        "kept_bytes": bytes_kept,
-        "peak_bytes": peak,
-    }
-
-
-def kept_bytes(learner: Learner, tokens: Tensor, targets: Tensor) -> int:
-    """What the forward pass keeps for the backward pass, weights apart."""
-    weights = {parameter.untyped_storage().data_ptr() for parameter in learner.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        learner.loss(tokens, targets, asked).backward()
-    return sum(kept.values())
-
-
-def timed(learner: Learner, tokens: Tensor, targets: Tensor) -> float:
-    learner.zero_grad()
-    began = time.perf_counter()
-    learner.loss(tokens, targets, asked).backward()
-    if tokens.is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
+        learner.loss(tokens, targets, lambda states: states[..., words:, :]).backward()
+    parameters = sum(parameter.numel() for parameter in learner.parameters())
+    return {"parameters": parameters, "operations": float(counter.get_total_flops())}
 
 
 def share_of_ends(models: Numbers) -> float:
@@ -168,7 +96,6 @@ def judge_training(numbers: Numbers) -> Verdict:
     operations; and of one at (20, 15) what the looped model does not do is within a factor of 1.25 of 1/10."""
     first, second = (numbers["trained"][name] for name in ("10, 10", "20, 15"))
     own = ratio(first, "operations")
-    times, kept = (ratio(first, what) for what in ("seconds", "kept_bytes"))
     blocks = numbers["blocks"]["algoformer"] / numbers["blocks"]["standard"]
     share = 1 - 1 / ratio(second, "operations", "looped")
     parameters = "/".join(f"{first[model]['parameters'] / 1e6:.1f}" for model in MODELS)
@@ -176,8 +103,8 @@ def judge_training(numbers: Numbers) -> Verdict:
     return Verdict.that(
         own <= NEGLIGIBLE and near,
         f"a training step at (10, 10) costs {own:.2f} times the standard model's operations ({blocks:.2f} without"
-        f" scores of words), {times:.2f} its time, {kept:.2f} its kept activations; at (20, 15) pre and post are"
-        f" {share:.2f} of all operations; millions of parameters, standard/looped/AlgoFormer: {parameters}",
+        f" scores of words); at (20, 15) pre and post are {share:.2f} of all operations; millions of parameters,"
+        f" standard/looped/AlgoFormer: {parameters}",
         f"in training the post-transformer and the read-out run for every loop count of the loss (asked: {NEGLIGIBLE:g}"
         f" times the standard model's operations at most, and {STATED:g} for pre and post)",
     )
@@ -188,22 +115,16 @@ def ratio(models: Numbers, what: str, of: str = "standard", model: str = "algofo
 
 
 def draw_training(numbers: Numbers) -> Figure:
-    panels = []
-    for what, label in (("operations", "operations"), ("seconds", "seconds"), ("kept_bytes", "kept activations")):
-        series = [
-            Series(f"(T, ΔT) = ({name})", list(MODELS), [ratio(models, what, model=model) for model in MODELS], "bars")
-            for name, models in numbers["trained"].items()
-        ]
-        panels.append(Panel("", "times the standard model's", series, title=f"{label} of a training step"))
-    return Figure(panels)
+    series = [
+        Series(f"(T, ΔT) = ({name})", MODELS, [ratio(models, "operations", model=model) for model in MODELS], "bars")
+        for name, models in numbers["trained"].items()
+    ]
+    return Figure([Panel("", "times the standard model's", series, title="operations of a training step")])
 
 
 DIFFERS = "Decoders of section 5.5's size with 8,000 words and prompts of 40, the standard one of 12 layers."
 SIZES: dict[str, Any] = {"width": 256, "heads": 8, "vocabulary": 8000, "words": 20}
-SCALES: dict[ScaleName, Scale] = {
-    "small": Scale(1, SIZES | {"batch": 4, "repeats": 3}),
-    "gpu": Scale(1, SIZES | {"batch": 64, "repeats": 20}),
-}
+SCALES: dict[ScaleName, Scale] = {"small": Scale(1, SIZES)}
 INFERENCE = Claim(
     "algoformer-section-5.6",
     "Gao et al. 2024, section 5.6, inference",

@@ -12,6 +12,7 @@ from emulon.report.figure import Figure, Panel, Series
 from emulon.training import TrainConfig
 from reproduce.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned, not_behind
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
+from reproduce.drawing import band
 from reproduce.text.language import bleu, entropy, translations
 from reproduce.text.tasks import Translation
 from reproduce.text.tokeniser import BadText
@@ -127,12 +128,10 @@ def figure(numbers: Numbers) -> Figure:
 
 def learning_panel(models: Numbers, title: str = "") -> Panel:
     """How cross entropy on the validation split fell; the band is of the seeds."""
-    series = []
-    for model, each in models.items():
-        columns = list(zip(*(run["entropy"] for run in each["learning"]), strict=False))
-        low, high = [min(column) for column in columns], [max(column) for column in columns]
-        steps = each["learning"][0]["steps"][: len(columns)]
-        series.append(Series(model, steps, [mean(column) for column in columns], low=low, high=high))
+    series = [
+        band(model, each["learning"][0]["steps"], [run["entropy"] for run in each["learning"]])
+        for model, each in models.items()
+    ]
     return Panel("training steps", "cross entropy, validation", series, title=title)
 
 

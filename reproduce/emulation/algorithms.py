@@ -15,6 +15,7 @@ from emulon.report.figure import Figure, Panel, Series
 from emulon.run import kind_of, runnable
 from reproduce.bounded import largest, normal
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
+from reproduce.drawing import of_rows
 
 PENALTY, TOLERANCE, NEAR = 0.1, 1e-8, 1e-6
 
@@ -199,10 +200,7 @@ def judge_library(numbers: Numbers) -> Verdict:
 def draw_library(numbers: Numbers) -> Figure:
     found = numbers["algorithms"]
     names = [name.removesuffix("_regression").replace("_", "\n") for name in found]
-    series = [
-        Series(key, names, [max(each[key], 1e-17) for each in found.values()], mark="bars")
-        for key in ("error", "bound")
-    ]
+    series = of_rows(list(found.values()), names, ("error", "bound"))
     return Figure([Panel("", "distance of the final weights", series, log_y=True)])
 
 

@@ -15,6 +15,7 @@ from emulon.report.figure import Figure, Panel, Series
 from reproduce import bounded
 from reproduce.bounded import Row, largest, normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
+from reproduce.drawing import of_rows
 
 Construct = type[HeadInEmbedding] | type[HeadInTokens]
 
@@ -213,11 +214,8 @@ def judge_remark_4_1(numbers: Numbers) -> Verdict:
 
 def draw_remark_4_1(numbers: Numbers) -> Figure:
     names = [name.replace(", ", ",\n").replace(" in ", "\nin ").replace(" as ", "\nas ") for name in numbers]
-    labels = {"difference": "permuted before against after", "moved": "permuted against not"}
-    series = [
-        Series(label, names, [max(each[key], 1e-17) for each in numbers.values()], "bars")
-        for key, label in labels.items()
-    ]
+    labels = {"permuted before against after": "difference", "permuted against not": "moved"}
+    series = of_rows(list(numbers.values()), names, labels)
     return Figure([Panel("", "relative difference", series, log_y=True)])
 
 

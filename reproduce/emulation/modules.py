@@ -32,46 +32,33 @@ class Linears(nn.Module):
 
     def forward(self, x: Float[Tensor, "models *rest width"]) -> Float[Tensor, "models *rest out"]:
         out: Tensor = torch.baddbmm(self.bias, x.flatten(1, -2), self.weight)
-        return out.view(*x.shape[:-1], -1)
+        return out.view(*x.shape[:-1], self.weight.shape[-1])
 
 
 class Extension(nn.Module):
     """Projects every token, multiplies it by a factor for its position and feature, and adds learnable tokens.
 
-    The factors start at 1. A model with `extra` learnable tokens starts them at linspace(−1, 1, extra), the same number
-    in all features. Models of one stack may differ in `extra`: tokens that a model lacks are masked.
+    The factors start at 1, the `extra` learnable tokens at linspace(−1, 1, extra), the same number in all features.
     """
 
-    absent: Tensor
-
-    def __init__(self, tokens: int, width_in: int, hidden: int, extra: Sequence[int], draw: torch.Generator) -> None:
+    def __init__(self, models: int, tokens: int, width_in: int, hidden: int, extra: int, draw: torch.Generator) -> None:
         super().__init__()
-        models, most = len(extra), max(extra)
         self.project = Linears(models, width_in, hidden, draw)
         self.modulation = nn.Parameter(torch.ones(models, 1, tokens, hidden))
-        steps = torch.zeros(models, most)
-        for row, number in zip(steps, extra, strict=True):
-            row[:number] = torch.linspace(-1.0, 1.0, number)
-        self.extra = nn.Parameter(steps.unsqueeze(-1).repeat(1, 1, hidden))
-        lacking = torch.arange(most) >= torch.tensor(extra).unsqueeze(-1)
-        mask = torch.zeros(models, most).masked_fill(lacking, -torch.inf)
-        self.register_buffer("absent", mask[:, None, None, None] if lacking.any() else None)
+        self.extra = nn.Parameter(torch.linspace(-1.0, 1.0, extra).unsqueeze(-1).repeat(models, 1, hidden))
 
     def forward(self, x: Float[Tensor, "models batch tokens width"]) -> Extended:
         return self.project(x) * self.modulation, self.extra
 
 
-def attend(rows: Tensor, keys: Extended, values: Extended, absent: Tensor | None) -> tuple[Tensor, Tensor]:
+def attend(rows: Tensor, keys: Extended, values: Extended) -> tuple[Tensor, Tensor]:
     """softmax(rows · keysᵀ) · values and the weights, over the tokens of the data and then the learnable ones.
 
     All are (models, heads, …, width), the tokens of the data with (batch, tokens) between, the learnable with (extra).
     """
     batch, n = rows.shape[2:4]
     learnable = rows.flatten(2, 3) @ keys[1].mT
-    scores = torch.cat([rows @ keys[0].mT, learnable.unflatten(2, (batch, n))], dim=-1)
-    if absent is not None:
-        scores = scores + torch.cat([absent.new_zeros(*absent.shape[:-1], keys[0].shape[-2]), absent], dim=-1)
-    weights = scores.softmax(dim=-1)
+    weights = torch.cat([rows @ keys[0].mT, learnable.unflatten(2, (batch, n))], dim=-1).softmax(dim=-1)
     own, learnable = weights[..., : keys[0].shape[-2]], weights[..., keys[0].shape[-2] :]
     return own @ values[0] + (learnable.flatten(2, 3) @ values[1]).unflatten(2, (batch, n)), weights
 
@@ -79,39 +66,26 @@ def attend(rows: Tensor, keys: Extended, values: Extended, absent: Tensor | None
 class MultiHeads(nn.Module):
     """Extension, then multi-head softmax attention with an output map; answers for the tokens of the data.
 
-    What the learnable tokens would answer is cut off in the public code, and not computed here. Models of one stack may
-    differ in their number of heads: then every model has as many as the one with the most, each over all features, and
-    a mask leaves to each its own features, or none.
+    What the learnable tokens would answer is cut off in the public code, and not computed here.
     """
-
-    own_features: Tensor | None
-    scale: Tensor
 
     def __init__(
         self,
+        models: int,
         tokens: int,
         width_in: int,
         hidden: int,
         width_out: int,
         *,
-        extra: Sequence[int],
-        heads: int | Sequence[int],
+        extra: int,
+        heads: int,
         draw: torch.Generator,
     ) -> None:
         super().__init__()
-        several = [heads] * len(extra) if isinstance(heads, int) else list(heads)
-        self.heads = max(several)
-        mask = None
-        if len(set(several)) > 1:
-            feature = torch.arange(hidden)
-            own = [torch.arange(self.heads).unsqueeze(-1) == feature // (hidden // count) for count in several]
-            mask = torch.stack(own)[:, :, None, None].float()
-        self.register_buffer("own_features", mask)
-        scale = torch.tensor([(hidden // count) ** -0.5 for count in several])[:, None, None, None]
-        self.register_buffer("scale", scale)
-        self.extension = Extension(tokens, width_in, hidden, extra, draw)
-        self.query, self.key, self.value = (Linears(len(extra), hidden, hidden, draw) for _ in range(3))
-        self.out = Linears(len(extra), hidden, width_out, draw)
+        self.heads = heads
+        self.extension = Extension(models, tokens, width_in, hidden, extra, draw)
+        self.query, self.key, self.value = (Linears(models, hidden, hidden, draw) for _ in range(3))
+        self.out = Linears(models, hidden, width_out, draw)
 
     def forward(self, x: Float[Tensor, "models batch tokens width"]) -> Float[Tensor, "models batch tokens out"]:
         return self.answer(x)[0]
@@ -119,18 +93,13 @@ class MultiHeads(nn.Module):
     def answer(self, x: Float[Tensor, "models batch tokens width"]) -> tuple[Tensor, Tensor]:
         """The answers, and the attention weights (models, heads, batch, tokens, tokens + extra)."""
         own, extra = self.extension(x)
-        rows = self._split(self.query(own) * self.scale)
+        rows = self._split(self.query(own))
         keys, values = ((self._split(part(own)), self._split(part(extra))) for part in (self.key, self.value))
-        if self.own_features is None:
-            mixed, weights = attend(rows, keys, values, self.extension.absent)
-            return self.out(mixed.movedim(1, -2).flatten(-2)), weights
-        mixed, weights = attend(rows * self.own_features, keys, values, self.extension.absent)
-        return self.out((mixed * self.own_features).sum(dim=1)), weights
+        mixed, weights = attend(rows * rows.shape[-1] ** -0.5, keys, values)
+        return self.out(mixed.movedim(1, -2).flatten(-2)), weights
 
     def _split(self, x: Tensor) -> Tensor:
-        if self.own_features is not None:
-            return x.unsqueeze(1)
-        heads: Tensor = x.unflatten(-1, (self.heads, -1))
+        heads: Tensor = x.unflatten(-1, (self.heads, x.shape[-1] // self.heads))
         return heads.movedim(-2, 1)
 
 
@@ -142,14 +111,22 @@ class TwoInputs(nn.Module):
     """
 
     def __init__(
-        self, tokens: int, features: int, hidden: int, *, extra: Sequence[int], over_keys: bool, draw: torch.Generator
+        self,
+        models: int,
+        tokens: int,
+        features: int,
+        hidden: int,
+        *,
+        extra: int,
+        over_keys: bool,
+        draw: torch.Generator,
     ) -> None:
         super().__init__()
         self.over_keys = over_keys
-        self.of_data = Extension(tokens, features + 1, hidden, extra, draw)
-        self.of_weights = Extension(tokens, features, hidden, extra, draw)
-        self.query, self.key = (Linears(len(extra), hidden, hidden, draw) for _ in range(2))
-        self.value = Linears(len(extra), hidden, features, draw)
+        self.of_data = Extension(models, tokens, features + 1, hidden, extra, draw)
+        self.of_weights = Extension(models, tokens, features, hidden, extra, draw)
+        self.query, self.key = (Linears(models, hidden, hidden, draw) for _ in range(2))
+        self.value = Linears(models, hidden, features, draw)
 
     def forward(
         self, x: Float[Tensor, "models batch tokens data"], w: Float[Tensor, "models batch tokens width"]
@@ -160,18 +137,18 @@ class TwoInputs(nn.Module):
             for part, (own, extra) in ((self.query, weights), (self.key, data), (self.value, data))
         )
         rows, columns = (queries, keys) if self.over_keys else (keys, queries)
-        return attend(rows[0], columns, values, None)[0].squeeze(1)
+        return attend(rows[0], columns, values)[0].squeeze(1)
 
 
 class Predictor(nn.Module):
     """Appendix C's module: every token carries the weights w, multi-head attention, one number for every token."""
 
     def __init__(
-        self, tokens: int, features: int, hidden: int, *, extra: Sequence[int], heads: int, draw: torch.Generator
+        self, models: int, tokens: int, features: int, hidden: int, *, extra: int, heads: int, draw: torch.Generator
     ) -> None:
         super().__init__()
-        self.heads = MultiHeads(tokens, 2 * features, hidden, hidden, extra=extra, heads=heads, draw=draw)
-        self.out = Linears(len(extra), hidden, 1, draw)
+        self.heads = MultiHeads(models, tokens, 2 * features, hidden, hidden, extra=extra, heads=heads, draw=draw)
+        self.out = Linears(models, hidden, 1, draw)
 
     def forward(
         self, x: Float[Tensor, "models batch tokens features"], w: Float[Tensor, "models batch features"]

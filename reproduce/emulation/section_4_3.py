@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import copy
 import math
-import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from emulon.algorithms import ALGORITHMS, Ridge
+from emulon.algorithms import ALGORITHMS
 from emulon.identification import identify
 from emulon.identification.sampling import Sampling
 from emulon.interpreter import Interpreter, Program, compile
 from emulon.models import Learner
-from emulon.networks import NetworkProgram, classes_of, compile_network, heads_of
-from emulon.report.figure import Figure, Panel, Series
+from emulon.networks import NetworkProgram, compile_network, heads_of
+from emulon.report.figure import Figure, Panel
 from emulon.tasks import RegressionTask
-from emulon.training import RunFolder, load_learner
 from reproduce.bounded import largest
-from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
+from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
+from reproduce.drawing import of_rows
 from reproduce.emulation.algorithms import dataset
+from reproduce.learners import committed
 
 f64 = torch.float64
-# Asked of every network, and of regressions by scikit-learn.
-NEAR, NEAR_REGRESSION = 1e-9, 1e-8
+# Asked of every network.
+NEAR = 1e-9
 LEARNER = "small_learner"
 ALGORITHM_NAMES = ("ridge", "lasso", "logistic_regression")
-TABLES = {"digits": "classifier", "breast_cancer": "classifier", "diabetes": "regressor"}
 
 
 def run(setting: Setting) -> Numbers:
-    """Errors, audits and hashes of networks and algorithms on one interpreter; the learner's identification; costs."""
+    """Errors, audits and hashes of networks and algorithms on one interpreter, and the learner's identification."""
     torch.manual_seed(setting.seed)
     networks = {**perceptrons(setting), **others(setting), LEARNER: learner_case(setting)}
     programs: dict[str, NetworkProgram] = {}
@@ -57,15 +53,9 @@ def run(setting: Setting) -> Numbers:
         exact = ALGORITHMS[name](steps=50).run(*data[name])  # type: ignore[call-arg]  # all take it
         found[name] = {"error": largest(one.weights, exact), "audit": one.audit.bound, "kind": "algorithm"}
         hashes |= set(one.sha256)
-    setting.report_progress("scikit-learn, edits, the learner's identification, costs", 0.7)
-    return {
-        "networks": found,
-        "hashes": sorted(hashes),
-        "scikit-learn": {table: scikit_learn(table, setting) for table in TABLES},
-        "edits": edits(interpreter, programs["perceptron, tanh"], networks["perceptron, tanh"]),
-        "identified": identified(setting, networks[LEARNER][0], programs[LEARNER]),
-        "costs": [cost(width, setting) for width in setting.sizes["widths"]],
-    }
+    setting.report_progress("the learner's identification", 0.7)
+    answers = identified(setting, networks[LEARNER][0], programs[LEARNER])
+    return {"networks": found, "hashes": sorted(hashes), "identified": answers}
 
 
 def perceptrons(setting: Setting) -> dict[str, tuple[nn.Module, Tensor]]:
@@ -96,27 +86,18 @@ def digits() -> Tensor:
 
 def learner_case(setting: Setting) -> tuple[nn.Module, Tensor]:
     """The trained learner, and prompts of its own task."""
-    folder = setting.results / "learners" / LEARNER
-    if not RunFolder(folder).config_file.is_file():
-        raise CannotTest(f"there is no learner in {folder}; emulon train standard --preset small --out {folder}")
-    learner, _ = load_learner(folder)
+    subject = committed(setting, LEARNER)
+    learner = subject.thing
+    assert isinstance(learner, Learner) and isinstance(subject.task, RegressionTask)
     points = (learner.tokens + 1) // 2
-    drawn = task_of(setting).held_out(setting.seed + 1, setting.sizes["prompts"], points)
+    drawn = subject.task.held_out(setting.seed + 1, setting.sizes["prompts"], points)
     return learner, learner._prompt(drawn.xs, drawn.ys[:, :-1]).to(f64)
-
-
-def task_of(setting: Setting) -> RegressionTask:
-    task = RunFolder(setting.results / "learners" / LEARNER).config().make_task()
-    assert isinstance(task, RegressionTask)
-    return task
 
 
 def measured(
     interpreter: Interpreter, program: NetworkProgram, network: nn.Module, x: Tensor
 ) -> tuple[Numbers, set[str]]:
-    start = time.perf_counter()
     one = interpreter.run(program, x)
-    seconds = time.perf_counter() - start
     with torch.no_grad():
         wanted = copy.deepcopy(network).to(f64)(x)
     bound = one.certificate.bound
@@ -126,56 +107,9 @@ def measured(
         "certificate": bound if math.isfinite(bound) else None,
         "phases": len(program.phases),
         "rows": len(x),
-        "seconds": seconds,
-        "kind": "relu" if "relu" in "".join(layer.name for layer in program.layers) else "smooth",
+        "kind": "network",
     }
     return row, set(one.sha256)
-
-
-def scikit_learn(table: str, setting: Setting) -> Numbers:
-    """A fitted MLP's held-out predictions: classes that differ, or the largest difference."""
-    import warnings
-
-    from sklearn import datasets
-    from sklearn.model_selection import train_test_split
-    from sklearn.neural_network import MLPClassifier, MLPRegressor
-    from sklearn.preprocessing import StandardScaler
-
-    x, y = getattr(datasets, f"load_{table}")(return_X_y=True)
-    x = StandardScaler().fit_transform(x)
-    x_fit, x_new, y_fit, _ = train_test_split(x, y, random_state=setting.seed)
-    kind: Callable[..., Any] = MLPClassifier if TABLES[table] == "classifier" else MLPRegressor
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # converged or not, it is a network
-        network = kind(hidden_layer_sizes=(64,), max_iter=200, random_state=setting.seed).fit(x_fit, y_fit)
-    one = compile_network(network, data=x)(x_new)
-    if TABLES[table] == "regressor":
-        return {"rows": len(x_new), "difference": float(abs(one.outputs[:, 0] - network.predict(x_new)).max())}
-    said = network.classes_[classes_of(one.outputs)]
-    return {"rows": len(x_new), "other classes": int((said != network.predict(x_new)).sum())}
-
-
-def edits(interpreter: Interpreter, program: NetworkProgram, case: tuple[nn.Module, Tensor]) -> Numbers:
-    """A low-rank update by prompt against the same in PyTorch, and ridge by prompt on the network's outputs."""
-    network, x = case
-    left, right = torch.randn(10, 2, dtype=f64) / 8, torch.randn(64, 2, dtype=f64) / 8
-    other: Any = copy.deepcopy(network)
-    with torch.no_grad():
-        other[2].weight += left @ right.T
-        wanted = other(x)
-    edited = interpreter.run(program.with_weights("2", weight=other[2].weight, data=x), x)
-    y, made = x.sum(dim=-1).sin(), interpreter.run(program, x).last
-    ridge = compile(Ridge(steps=50), data=(made, y))
-    learned = Interpreter.fitting(program, ridge).run(ridge, made, y).last
-    with torch.no_grad():
-        features = network(x)
-    exact = replace(Ridge(steps=50), step_size=ridge.step_size).run(features, y)
-    return {
-        "low rank": largest(edited.last, wanted),
-        "moved": largest(wanted, features),
-        "sha256": sorted(set(edited.sha256)),
-        "ridge on features": largest(learned, exact),
-    }
 
 
 def by_prompt(learner: nn.Module, program: NetworkProgram) -> nn.Module:
@@ -192,8 +126,7 @@ def by_prompt(learner: nn.Module, program: NetworkProgram) -> nn.Module:
 
 def identified(setting: Setting, learner: nn.Module, program: NetworkProgram) -> Numbers:
     """What `identify` says of the learner, and of the learner run by prompt, on the same datasets."""
-    assert isinstance(learner, Learner)
-    task, sampling = task_of(setting), Sampling(datasets=setting.sizes["datasets"], seed=setting.seed)
+    task, sampling = committed(setting, LEARNER).task, Sampling(datasets=setting.sizes["datasets"], seed=setting.seed)
     subjects = {"learner": copy.deepcopy(learner).to(f64), "by prompt": by_prompt(learner, program)}
     answers = {name: identify(subject, task, **sampling) for name, subject in subjects.items()}
     return {
@@ -202,58 +135,20 @@ def identified(setting: Setting, learner: nn.Module, program: NetworkProgram) ->
     }
 
 
-def cost(width: int, setting: Setting) -> Numbers:
-    """A perceptron of this width, and 64 inputs: phases, tokens, keys, seconds by both paths and by PyTorch."""
-    torch.manual_seed(setting.seed)
-    network = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width)).to(f64)
-    x = torch.rand(64, width, dtype=f64)
-    program = compile_network(network, data=x)
-    interpreter = Interpreter.fitting(program)
-    row: Numbers = {"width": width, "phases": len(program.phases), "features": program.capacity.features}
-    row["keys"] = len(interpreter.slopes)
-    row["tokens"] = sum(prompt.tokens.shape[0] * prompt.tokens.shape[1] for prompt in prompts_of(program, x))
-    row["fast"] = seconds_of(lambda: interpreter.run(program, x))
-    row["faithful"] = seconds_of(lambda: interpreter.run(program, x, mode="reference"), 1)
-    with torch.no_grad():
-        row["pytorch"] = seconds_of(lambda: network(x))
-    return row
-
-
-def prompts_of(program: NetworkProgram, x: Tensor) -> list[Any]:
-    """Of a network whose phases read each what the one before has written."""
-    states = [x.unsqueeze(-2)]
-    for layer in program.layers:
-        states.append(layer.exact(states[-1]))
-    return [prompt for phase, state in zip(program.phases, states, strict=False) for prompt in phase.prompts(state)]
-
-
-def seconds_of(call: Callable[[], object], repeats: int = 3) -> float:
-    taken = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
-
-
 def judge(numbers: Numbers) -> Verdict:
-    """One hash; every network within 1e-9 and its audit; the same classes; edits; the same identification."""
+    """One hash; every network within 1e-9 and its audit; the same identification."""
     rows = numbers["networks"]
     networks = {name: row for name, row in rows.items() if row["kind"] != "algorithm"}
     worst = max(row["error"] for row in networks.values())
     # PyTorch rounds, too: an audit is about the exact network.
     kept = all(row["error"] <= row["audit"] + 1e-12 for row in networks.values())
     kept = kept and all(row["error"] <= row["audit"] for row in rows.values() if row["kind"] == "algorithm")
-    tables = numbers["scikit-learn"].values()
-    same = all(row.get("other classes", 0) == 0 and row.get("difference", 0.0) <= NEAR_REGRESSION for row in tables)
-    edited = numbers["edits"]["low rank"] <= NEAR < numbers["edits"]["moved"]
-    edited = edited and numbers["edits"]["sha256"] == numbers["hashes"]
     learner, prompted = (numbers["identified"][name] for name in ("learner", "by prompt"))
     alike = learner["algorithm"] == prompted["algorithm"]
     one = len(numbers["hashes"]) == 1
     ours = f"{len(networks)} networks and {len(rows) - len(networks)} algorithms on one module, within {worst:.0e}"
     ours += f"; the learner is {prompted['algorithm']}"
-    parts = {"one hash": one, "audits": kept, "scikit-learn's predictions": same, "edits": edited, "identify": alike}
+    parts = {"one hash": one, "audits": kept, "identify": alike}
     failed = [name for name, held in parts.items() if not held]
     reason = f"asked: {NEAR:g} of PyTorch; " + (f"failed: {', '.join(failed)}" if failed else "all parts hold")
     return Verdict.that(worst <= NEAR and not failed, ours, reason)
@@ -262,18 +157,8 @@ def judge(numbers: Numbers) -> Verdict:
 def figure(numbers: Numbers) -> Figure:
     rows = {name: row for name, row in numbers["networks"].items() if row["kind"] != "algorithm"}
     names = [name.replace(", ", "\n").replace("_", " ") for name in rows]
-    series = [
-        Series("distance to PyTorch", names, [max(row["error"], 1e-17) for row in rows.values()], mark="bars"),
-        Series("audit", names, [max(row["audit"], 1e-17) for row in rows.values()], mark="bars"),
-    ]
-    widths = [row["width"] for row in numbers["costs"]]
-    times = [Series(name, widths, [row[name] for row in numbers["costs"]]) for name in ("faithful", "fast", "pytorch")]
-    return Figure(
-        [
-            Panel("", "largest difference of outputs", series, log_y=True),
-            Panel("width", "seconds for 64 inputs", times, log_x=True, log_y=True),
-        ]
-    )
+    series = of_rows(list(rows.values()), names, {"distance to PyTorch": "error", "audit": "audit"})
+    return Figure([Panel("", "largest difference of outputs", series, log_y=True)])
 
 
 CLAIM = Claim(
@@ -281,7 +166,7 @@ CLAIM = Claim(
     source="Hu et al. 2025, section 4.3 and Remark 4.5",
     statement="A fixed attention module runs any network whose weights are given in its prompt.",
     theirs="any linear layer, to arbitrary precision (stated; no network was run)",
-    scales={"small": Scale(3, {"rows": 4, "prompts": 512, "datasets": 32, "widths": [16, 32, 64, 128, 256]})},
+    scales={"small": Scale(3, {"rows": 4, "prompts": 512, "datasets": 32})},
     run=run,
     judge=judge,
     figure=figure,

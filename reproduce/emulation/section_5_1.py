@@ -12,11 +12,12 @@ import statistics
 import torch
 from torch import Tensor, nn
 
-from emulon.report.figure import Figure, Panel, Series
+from emulon.report.figure import Figure, Panel
 from emulon.tasks import normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
+from reproduce.drawing import with_intervals
 from reproduce.emulation.modules import Batches, TwoInputs, fit, in_chunks
-from reproduce.interval import at_most, interval, shown
+from reproduce.interval import at_most, shown
 from reproduce.learners import best_device
 
 SMALL_ERROR = 0.1
@@ -55,8 +56,8 @@ def all_forms(setting: Setting) -> Numbers:
     data = [torch.cat(each) for each in zip(*(drawn(kind, draw, number, n, d) for kind, draw in streams), strict=True)]
     rows = torch.arange(len(streams) * number, device=device).view(len(streams), number)
     train, test = rows.split([number * 4 // 5, number - number * 4 // 5], dim=1)
-    extra, draw = [sizes["p"] - n] * len(streams), torch.Generator().manual_seed(setting.seed)
-    heads = [TwoInputs(n, d, sizes["hidden"], extra=extra, over_keys=axis, draw=draw) for axis in AXES.values()]
+    shape, draw = (len(streams), n, d, sizes["hidden"]), torch.Generator().manual_seed(setting.seed)
+    heads = [TwoInputs(*shape, extra=sizes["p"] - n, over_keys=axis, draw=draw) for axis in AXES.values()]
 
     def loss(x: Tensor, w: Tensor, target: Tensor, _: Tensor) -> Tensor:
         return torch.stack([(head(x, w) - target).square().mean(dim=(1, 2, 3)).sum() for head in heads]).sum()
@@ -96,10 +97,8 @@ def judge(numbers: Numbers) -> Verdict:
 
 
 def figure(numbers: Numbers) -> Figure:
-    series = []
-    for name in (*AXES, AFFINE):
-        means, low, high = zip(*(interval(each[name]) for each in numbers.values()), strict=True)
-        series.append(Series(name, list(FORMS), means, "bars", low, high))
+    names = (*AXES, AFFINE)
+    series = [with_intervals(name, FORMS, [each[name] for each in numbers.values()], "bars") for name in names]
     return Figure([Panel("", "error / mean square", series)])
 
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
+from reproduce.drawing import with_intervals
 from reproduce.emulation.modules import Batches, MultiHeads, fit, in_chunks
-from reproduce.interval import at_most, interval, shown
+from reproduce.interval import at_most, shown
 from reproduce.learners import best_device
 
 # Heads, and the mean and deviation of the squared error printed for them.
@@ -35,22 +36,20 @@ def run(setting: Setting) -> Numbers:
     """Held-out squared errors over the number of heads, and over p with one head, which the script does and the paper
     does not print."""
     heads, tokens, p = (setting.sizes[key] for key in ("heads", "p_list", "p"))
-    # Models of one stack carry as many learnable tokens as the one with the most: two stacks waste less.
-    half = (len(tokens) + 1) // 2
-    stacks = {
-        "heads": [(count, p) for count in heads],
-        "fewer tokens": [(1, each) for each in tokens[:half]],
-        "more tokens": [(1, each) for each in tokens[half:]],
+    both = {"heads": [(count, p) for count in heads], "p": [(1, each) for each in tokens]}
+    every = {f"heads {count}, p {each}": (count, each) for pairs in both.values() for count, each in pairs}
+    found = setting.parts({name: partial(measured, *pair) for name, pair in every.items()})
+    over = {
+        what: {
+            name: [found[f"heads {count}, p {each}"][name] for count, each in pairs] for name in (*PARTS, SCRIPT, RIGHT)
+        }
+        for what, pairs in both.items()
     }
-    found = setting.parts({name: partial(measured, models) for name, models in stacks.items()})
-    fewer, more = found["fewer tokens"], found["more tokens"]
-    over_p = {name: fewer[name] + more[name] for name in (*PARTS, SCRIPT, RIGHT)}
-    counts = {"heads": list(heads), "p": list(tokens)}
-    return {"heads": found["heads"], "p": over_p | {"mean_square": fewer["mean_square"]}, "counts": counts}
+    return {**over, "counts": {"heads": list(heads), "p": list(tokens)}}
 
 
-def measured(models: Sequence[tuple[int, int]], setting: Setting) -> Numbers:
-    """For every number of heads and of tokens p, trained as one stack: the errors of parts and whole, by seed.
+def measured(heads: int, p: int, setting: Setting) -> Numbers:
+    """The errors of parts and whole, by seed; all seeds are trained as one stack.
 
     One set of data and one head serve all seeds, which draw first weights, the rows held out and the order.
     """
@@ -66,15 +65,12 @@ def measured(models: Sequence[tuple[int, int]], setting: Setting) -> Numbers:
     rows = torch.stack([torch.randperm(len(x), generator=draw, device=device) for _ in range(seeds)])
     train, test = rows.split([len(x) * 4 // 5, len(x) - len(x) * 4 // 5], dim=1)
     first = torch.Generator().manual_seed(setting.seed)
-    every = [each for each in models for _ in range(3 * seeds)]
-    extra, heads = [p - n for _, p in every], [count for count, _ in every]
-    module = MultiHeads(n, d, hidden, hidden, extra=extra, heads=heads, draw=first)
+    module = MultiHeads(3 * seeds, n, d, hidden, hidden, extra=p - n, heads=heads, draw=first)
 
     def answers(x: Tensor) -> Tensor:
-        """(model, part, seed, batch, n, hidden)."""
-        said = module(x.expand(len(models), 3, *x.shape).flatten(0, 2))
-        together: Tensor = said.unflatten(0, (len(models), 3, seeds))
-        return together
+        """(part, seed, batch, n, hidden)."""
+        said: Tensor = module(x.expand(3, *x.shape).flatten(0, 1)).unflatten(0, (3, seeds))
+        return said
 
     def loss(x: Tensor, _: Tensor) -> Tensor:
         off: Tensor = ((answers(x) - x @ maps).square() * share).sum()
@@ -82,21 +78,16 @@ def measured(models: Sequence[tuple[int, int]], setting: Setting) -> Numbers:
 
     fit(module, loss, Batches([x], train, sizes["batch"], setting.seed), setting)
     errors: dict[str, list[Tensor]] = {name: [] for name in (*PARTS, SCRIPT, RIGHT)}
-    squares = {SCRIPT: 0.0, RIGHT: 0.0}
     with torch.no_grad():
         for (some,) in in_chunks([x], test, 100):
-            target = some @ maps
-            said = answers(some)
+            target, said = some @ maps, answers(some)
             each = ((said - target).double().square() * share).sum(dim=(-2, -1)).mean(dim=-1)
-            for name, error in zip(PARTS, each.unbind(dim=1), strict=True):
+            for name, error in zip(PARTS, each.unbind(), strict=True):
                 errors[name].append(error)
             for axis in (SCRIPT, RIGHT):
-                true = assembled(target, axis, d)
-                off = (torch.stack([assembled(one, axis, d) for one in said.unbind()]) - true).double()
+                off = (assembled(said, axis, d) - assembled(target, axis, d)).double()
                 errors[axis].append(off.square().mean(dim=(-3, -2, -1)))
-                squares[axis] += true.double().square().mean().item() / len(test[0].split(100))
-    found = {name: torch.stack(each).mean(dim=0).tolist() for name, each in errors.items()}
-    return found | {"mean_square": squares}
+    return {name: torch.stack(each).mean(dim=0).tolist() for name, each in errors.items()}
 
 
 def assembled(parts: Tensor, axis: str, d: int) -> Tensor:
@@ -135,11 +126,8 @@ def judge(numbers: Numbers) -> Verdict:
 def figure(numbers: Numbers) -> Figure:
     panels = []
     for what in ("heads", "p"):
-        series, counts = [], numbers["counts"][what]
-        for axis in (SCRIPT, RIGHT):
-            means, low, high = zip(*(interval(each) for each in numbers[what][axis]), strict=True)
-            drawn = [max(each, mean / 100) for each, mean in zip(low, means, strict=True)]
-            series.append(Series(axis, counts, means, low=drawn, high=high))
+        counts = numbers["counts"][what]
+        series = [with_intervals(axis, counts, numbers[what][axis], "line") for axis in (SCRIPT, RIGHT)]
         if what == "heads":
             series.append(Series("Table 1", list(PRINTED), [mean for mean, _ in PRINTED.values()], "dots"))
         panels.append(Panel(what, "mean squared error", series, log_y=True))

@@ -18,8 +18,9 @@ from torch import Tensor
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, State, Verdict, set_up
+from reproduce.drawing import with_intervals
 from reproduce.emulation.modules import Batches, Predictor, fit, in_chunks
-from reproduce.interval import at_most, interval, ratios, shown
+from reproduce.interval import at_most, ratios, shown
 from reproduce.learners import best_device
 
 METHODS = ("lasso", "ridge", "linear")
@@ -64,8 +65,8 @@ def all_models(setting: Setting) -> Numbers:
         tests += [drawn(methods[:1].expand(asked), n, d, draw) for methods in alone]
     tensors = [torch.cat(each) for each in zip(*data, strict=True)]
     models = len(data)
-    extra, first = [sizes["p"] - n] * models, torch.Generator().manual_seed(setting.seed)
-    model = Predictor(n, d, sizes["hidden"], extra=extra, heads=sizes["heads"], draw=first)
+    first = torch.Generator().manual_seed(setting.seed)
+    model = Predictor(models, n, d, sizes["hidden"], extra=sizes["p"] - n, heads=sizes["heads"], draw=first)
 
     def loss(x: Tensor, w: Tensor, y: Tensor, _: Tensor) -> Tensor:
         off: Tensor = model(x, w) - y
@@ -119,10 +120,7 @@ def told(errors: Numbers) -> str:
 
 def panel(errors: Numbers, title: str = "") -> Panel:
     """Bars of both models, printed ones beside."""
-    series = []
-    for name, each in errors.items():
-        means, low, high = zip(*(interval(values) for values in each.values()), strict=True)
-        series.append(Series(f"{name}, ours", METHODS, means, "bars", low, high))
+    series = [with_intervals(f"{name}, ours", METHODS, list(each.values()), "bars") for name, each in errors.items()]
     return Panel("", "mean squared error", series, title=title)
 
 

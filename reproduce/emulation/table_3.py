@@ -60,7 +60,7 @@ def all_models(setting: Setting) -> Numbers:
     rows = torch.stack([number * k + order for k, order in enumerate(orders * len(FITS))]).to(device)
     train, test = rows.repeat_interleave(1 + len(METHODS), dim=0).split([cut, number - cut], dim=1)
     first = torch.Generator().manual_seed(setting.seed)
-    model = Predictor(1, d, sizes["hidden"], extra=[sizes["p"] - 1] * every, heads=sizes["heads"], draw=first)
+    model = Predictor(every, 1, d, sizes["hidden"], extra=sizes["p"] - 1, heads=sizes["heads"], draw=first)
 
     def prompted(x: Tensor, methods: Tensor) -> tuple[Tensor, Tensor]:
         w = weights.gather(1, methods.unsqueeze(-1).expand(-1, -1, d))

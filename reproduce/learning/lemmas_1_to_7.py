@@ -13,6 +13,7 @@ from emulon.machine import Invariant, Lookup, Register, RegisterProgram
 from emulon.report.figure import Figure, Mark, Panel, Series
 from reproduce.bounded import largest, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
+from reproduce.drawing import of_rows
 
 TOKENS, SIZE, LEAST = 6, 4, 0.5
 # Relative to the largest result; division amplifies.
@@ -150,9 +151,7 @@ def judge(numbers: Numbers) -> Verdict:
 
 def figure(numbers: Numbers) -> Figure:
     rows, shown = numbers["instructions"], numbers["tricks"]
-    bars = [
-        Series(key, list(rows), [max(row[key], 1e-17) for row in rows.values()], "bars") for key in ("error", "bound")
-    ]
+    bars = of_rows(list(rows.values()), list(rows), ("error", "bound"))
     lines = []
     for name, values in shown.items():
         if name != "N":

@@ -1,4 +1,4 @@
-"""How tight certificates are, how many keys a tolerance takes, and how wide circular codes make a prompt."""
+"""How tight certificates are, and how many keys a tolerance takes."""
 
 from __future__ import annotations
 
@@ -201,53 +201,4 @@ KEYS = Claim(
         "paper": Scale(0.5, {"paper": [*PAPER, 4e-3], "spectral": OURS, "piecewise": OURS, "kink_floor": 1e-8}),
     },
     *(keys, judge_keys, draw_keys),
-)
-
-# A pair (cos, sin) more in both halves of a token at most.
-PER_DOUBLING = 4
-
-
-def codes(setting: Setting) -> Numbers:
-    """Widths of the two prompts for the same map, and the error of the narrow one: routing must still work."""
-    rows = []
-    for done, samples in enumerate(setting.sizes["samples"]):
-        setting.report_progress(f"{samples} samples", done / len(setting.sizes["samples"]))
-        domain = Domain(samples, 8, x=1.0, y=1.0, w=1.0)
-        module = ResidualMap("tanh(t)", domain, 1e-9)
-        data = anywhere(domain, 4, setting.seed)
-        # One-hot: the same layout with the paper's codes, of which both halves of a token carry one.
-        width, one_hot = module.slots.width, module.slots.width + 2 * (samples - module.template.codes.width)
-        error = largest(module(*data), exact_map("tanh(t)", *data))
-        rows.append((samples, one_hot, width, error, module.certificate.bound))
-    names = ("samples", "one_hot", "circular", "error", "bound")
-    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-
-
-def judge_codes(numbers: Numbers) -> Verdict:
-    kept = all(error <= bound for error, bound in zip(numbers["error"], numbers["bound"], strict=True))
-    circular, one_hot, samples = numbers["circular"][-1], numbers["one_hot"][-1], numbers["samples"][-1]
-    growth = (circular - numbers["circular"][0]) / math.log2(samples / numbers["samples"][0])
-    ours = f"width {circular} at {samples} samples, where one-hot codes take {one_hot}"
-    shown = ", ".join(map(str, numbers["circular"]))
-    reason = f"widths {shown}: {growth:.1f} more for every doubling of the samples ({PER_DOUBLING} allowed); "
-    reason += f"errors up to {max(numbers['error']):.0e}, {'all' if kept else 'not all'} within their bounds"
-    return Verdict.that(kept and growth <= PER_DOUBLING, ours, reason)
-
-
-def draw_codes(numbers: Numbers) -> Figure:
-    widths = [Series(name.replace("_", "-"), numbers["samples"], numbers[name]) for name in ("one_hot", "circular")]
-    errors = [Series("circular, error", numbers["samples"], numbers["error"])]
-    errors.append(Series("circular, bound", numbers["samples"], numbers["bound"], "dashes", of=errors[0].label))
-    both = (("width of a token", widths), ("largest error", errors))
-    return Figure([Panel("samples n", label, series, log_x=True, log_y=True) for label, series in both])
-
-
-SAMPLES = [8, 32, 128, 442, 1000]
-CODES = Claim(
-    "ours-codes",
-    "ours, routing",
-    "Circular codes route with a width that grows like log n, where one-hot codes grow like n.",
-    "one-hot codes: n more dimensions in keys and queries (Hu et al. 2025, Theorem 3.1)",
-    {"small": Scale(0.2, {"samples": SAMPLES}), "paper": Scale(0.2, {"samples": [*SAMPLES, 2000, 4000]})},
-    *(codes, judge_codes, draw_codes),
 )

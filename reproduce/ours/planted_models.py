@@ -15,6 +15,7 @@ from emulon.planted.finetune import Trained, finetuned
 from emulon.planted.mechanism import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting, Verdict
+from reproduce.drawing import of_rows
 
 # Asked of the truth: what its directions read, and how interventions compare with the program's own.
 LEAST_FIT, INTERVENTION = 0.9999, 1e-6
@@ -146,8 +147,7 @@ def draw_planted(numbers: Numbers) -> Figure:
 def by_rank(rows: list[Numbers], order: str, shown: Sequence[str]) -> list[Series]:
     """A line for each of `shown`, over the places of rows in order."""
     rows = sorted(rows, key=lambda row: float(row[order]))
-    places = list(range(1, len(rows) + 1))
-    return [Series(key, places, [max(row[key], 1e-17) for row in rows]) for key in shown]
+    return of_rows(rows, range(1, len(rows) + 1), shown, "line")
 
 
 def scales(**more: str) -> dict[ScaleName, Scale]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -19,11 +19,14 @@ from emulon.tables import BadData
 from emulon.tables.data import load
 from reproduce.bounded import largest
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
+from reproduce.drawing import of_rows
 from reproduce.emulation.algorithms import dataset
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-3}
 # Asked of smooth losses and of losses with a kink, in float64.
 SMOOTH, KINKED = 1e-10, 1e-6
+# Runs and audits are timed so often, for the median: single timings of a tenth of a second differ by half.
+TIMES = 3
 # Too many columns for anything but ridge to be well posed.
 RIDGE_ALONE = "ames, all columns"
 
@@ -40,14 +43,6 @@ class Case:
 
     def program(self, dtype: str) -> Program:
         return compile(self.algorithm, data=(self.x, self.y), tolerance=TOLERANCE[dtype], dtype=getattr(torch, dtype))
-
-
-def every_case(setting: Setting) -> Iterator[tuple[str, float, list[Case]]]:
-    """By dtype: its name, the share of the work before it, and all cases."""
-    cases = [case for table in setting.sizes["tables"] for case in cases_of(table, setting)]
-    names = setting.sizes["dtypes"]
-    for part, name in enumerate(names):
-        yield name, part / len(names), cases
 
 
 def cases_of(table: str, setting: Setting) -> list[Case]:
@@ -69,25 +64,24 @@ def cases_of(table: str, setting: Setting) -> list[Case]:
 
 
 def on_tables(setting: Setting) -> Numbers:
-    """By dtype: the hashes, and for every case its error, bound, whether ℓ′ has a kink, whether it entered a band.
+    """By dtype: the hashes, and for every case its error, audit and certificate, whether ℓ′ has a kink and whether it
+    entered a band, and the processor time of run and audit.
 
     Poisson's curvature is watched along the way, within its bound of the state: where the bound of float32 is too large
     for that, the run is refused, and listed as such.
     """
-    found: Numbers = {}
-    for name, before, cases in every_case(setting):
-        programs = []
-        for done, case in enumerate(cases):
-            at = before + 0.25 * done / len(cases)
-            setting.report_progress(f"{name}: compiling {case.name}, {case.table}", at)
-            programs.append(case.program(name))
+    found, names = dict[str, Numbers](), setting.sizes["dtypes"]
+    cases = [case for table in setting.sizes["tables"] for case in cases_of(table, setting)]
+    for part, name in enumerate(names):
+        setting.report_progress(f"{name}: compiling", part / len(names))
+        programs = [case.program(name) for case in cases]
         interpreter = Interpreter.fitting(*programs)
         hashes, rows, refused = {interpreter.sha256}, [], []
         for done, (case, program) in enumerate(zip(cases, programs, strict=True)):
-            at = before + 0.25 + 0.25 * done / len(cases)
+            at = (part + 0.5 + 0.5 * done / len(cases)) / len(names)
             setting.report_progress(f"{name}: running {case.name}, {case.table}", at)
             try:
-                row, seen = distance(interpreter, program, case)
+                row, seen = measured(interpreter, program, case)
             except OutOfDomain as error:
                 refused.append(f"{case.name}, {case.table}: {error}")
                 continue
@@ -97,16 +91,29 @@ def on_tables(setting: Setting) -> Numbers:
     return found
 
 
-def distance(interpreter: Interpreter, program: Program, case: Case) -> tuple[Numbers, set[str]]:
-    run = interpreter.run(program, case.x, case.y)
+def measured(interpreter: Interpreter, program: Program, case: Case) -> tuple[Numbers, set[str]]:
+    seconds = []
+    for _ in range(TIMES):
+        begin = time.process_time()
+        run = interpreter.run(program, case.x, case.y)
+        ran = time.process_time()
+        audit = run.audit.bound
+        seconds.append((ran - begin, time.process_time() - ran))
+    run_seconds, audit_seconds = (median(each) for each in zip(*seconds, strict=True))
     # The certificate is about the data as the dtype holds them, and the step size as it was compiled.
     exact = replace(case.algorithm.descent, step_size=program.step_size)
-    row = {"table": case.table, "samples": case.x.shape[-2], "features": case.x.shape[-1], "algorithm": case.name}
-    row |= {
+    row = {
+        "table": case.table,
+        "algorithm": case.name,
         "error": largest(run.weights.double(), exact.run(run.x.double(), run.y.double())),
+        "audit": audit if math.isfinite(audit) else None,
+        "proved": run.audit.proved,
         "bound": interpreter.certificate(program).bound,
+        "size": run.weights.abs().max().item(),
         "kink": bool(program.descent.l1) or program.gradient.grid.way == "piecewise",
         "in_band": run.entered_band,
+        "run_seconds": run_seconds,
+        "audit_seconds": audit_seconds,
     }
     return row, set(run.sha256)
 
@@ -158,11 +165,10 @@ def _names(rows: list[Numbers]) -> list[str]:
 def draw_tables(numbers: Numbers) -> Figure:
     panels = []
     for table in dict.fromkeys(row["table"] for row in numbers["float64"]["rows"]):
-        series = []
+        series: list[Series] = []
         for dtype, part in numbers.items():
             rows = [row for row in part["rows"] if row["table"] == table]
-            errors = [max(row["error"], 1e-17) for row in rows]
-            series.append(Series(f"error, {dtype}", _names(rows), errors, mark="bars"))
+            series += of_rows(rows, _names(rows), {f"error, {dtype}": "error"})
         panels.append(Panel("", "distance of the final weights", series, title=table, log_y=True))
     return Figure(panels)
 
@@ -183,47 +189,6 @@ REAL_DATA = Claim(
 
 # Asked of audit / error, by dtype.
 ALLOWED = {"float64": 100.0, "float32": 300.0}
-# Runs and audits are timed so often, for the median: single timings of a tenth of a second differ by half.
-TIMES = 3
-
-
-def audits(setting: Setting) -> Numbers:
-    """By dtype, for every algorithm and table: error, audit, certificate, and the processor time of run and audit."""
-    found: Numbers = {}
-    for name, before, cases in every_case(setting):
-        rows, refused = [], []
-        for done, case in enumerate(cases):
-            setting.report_progress(f"{name}: {case.name}, {case.table}", before + 0.5 * done / len(cases))
-            try:
-                rows.append(audited(case.program(name), case))
-            except OutOfDomain as error:
-                refused.append(f"{case.name}, {case.table}: {error}")
-        found[name] = {"rows": rows, "refused": refused}
-    return found
-
-
-def audited(program: Program, case: Case) -> Numbers:
-    interpreter = Interpreter.fitting(program)
-    seconds = []
-    for _ in range(TIMES):
-        begin = time.process_time()
-        run = interpreter.run(program, case.x, case.y)
-        ran = time.process_time()
-        audit = run.audit
-        seconds.append((ran - begin, time.process_time() - ran))
-    run_seconds, audit_seconds = (median(each) for each in zip(*seconds, strict=True))
-    exact = replace(case.algorithm.descent, step_size=program.step_size)
-    return {
-        "table": case.table,
-        "algorithm": case.name,
-        "error": largest(run.weights.double(), exact.run(run.x.double(), run.y.double())),
-        "audit": audit.bound,
-        "proved": audit.proved,
-        "certificate": interpreter.certificate(program).bound,
-        "size": run.weights.abs().max().item(),
-        "run_seconds": run_seconds,
-        "audit_seconds": audit_seconds,
-    }
 
 
 def judge_audits(numbers: Numbers) -> Verdict:
@@ -233,7 +198,7 @@ def judge_audits(numbers: Numbers) -> Verdict:
     holds = all(row["error"] <= row["audit"] and row["proved"] for _, row in every)
     near = all(ratio(row) <= ALLOWED[dtype] for dtype, row in every)
     slowest = max((row["audit_seconds"] / row["run_seconds"] for _, row in every), default=0.0)
-    void = sum(row["certificate"] >= row["size"] for _, row in every)
+    void = sum(row["bound"] >= row["size"] for _, row in every)
     ours = ", ".join(f"audit / error up to {value:.3g} in {dtype}" for dtype, value in worst.items())
     ours += f"; {len(every)} runs, audits take up to {slowest:.2g} of a run's time" + _refused(numbers)
     reason = f"{'no' if holds else 'an'} audit below the error; of the certificates for all inputs, {void} say nothing"
@@ -249,10 +214,7 @@ def draw_audits(numbers: Numbers) -> Figure:
     for dtype, part in numbers.items():
         for table in dict.fromkeys(row["table"] for row in part["rows"]):
             rows = [row for row in part["rows"] if row["table"] == table]
-            bars = [
-                Series(key, _names(rows), [row[key] for row in rows], "bars")
-                for key in ("error", "audit", "certificate")
-            ]
+            bars = of_rows(rows, _names(rows), {"error": "error", "audit": "audit", "certificate": "bound"})
             panels.append(Panel("", "distance of the final weights", bars, title=f"{table}, {dtype}", log_y=True))
     return Figure(panels)
 
@@ -267,5 +229,5 @@ AUDITS = Claim(
         "small": Scale(2, {"tables": ["diabetes", "breast_cancer"]} | BOTH),
         "paper": Scale(8, {"tables": ["diabetes", "breast_cancer", "ames"]} | BOTH),
     },
-    *(audits, judge_audits, draw_audits),
+    *(on_tables, judge_audits, draw_audits),
 )

@@ -24,7 +24,7 @@ def with_change(module, before, after):
     ("module", "before", "after", "stale"),
     [
         (HERE, "x = 2 * normal(", "x = 3 * normal(", True),
-        (MODULES, "scores.softmax(dim=-1)", "scores.softmax(dim=-2)", True),
+        (MODULES, ".softmax(dim=-1)", ".softmax(dim=-2)", True),
         (MODULES, "modules.parameters(), lr=lr", "modules.parameters(), lr=lr / 2", True),
         (HERE, "at_most(0.0, told)", "at_most(0.1, told)", False),  # the rule
         (HERE, "One softmax head, unscaled", "A head", False),  # a docstring

@@ -99,7 +99,7 @@ def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     # fewer loops and layers, so that it is quick: the standard model has as many layers as AlgoFormer with 2 loops
     monkeypatch.setattr(section_5_6, "TRAINED", {"10, 10": (2, 2), "20, 15": (1, 1)})
     monkeypatch.setitem(language.PAPER, "standard", {"layers": 4})
-    sizes = {"width": 16, "heads": 2, "vocabulary": 50, "words": 4, "batch": 2, "repeats": 1}
+    sizes = {"width": 16, "heads": 2, "vocabulary": 50, "words": 4}
     numbers = measure(replace(section_5_6.INFERENCE, scales={"small": Scale(0.1, sizes)}), "small", 0, tmp_path).numbers
     inference = numbers["inference"]
     # layers: 4; T; 1 + T + 1
@@ -108,19 +108,5 @@ def test_what_a_step_costs_is_counted_at_any_size(tmp_path, monkeypatch):
     assert section_5_6.share_of_ends(inference["200"]) == pytest.approx(2 / 202, rel=1e-6)
     # in training pre 1, loop 2 and post 2 times, where the standard model has 4 layers
     assert numbers["blocks"]["algoformer"] / numbers["blocks"]["standard"] == pytest.approx(5 / 4, rel=0.02)
-    trained = numbers["trained"]["10, 10"]
-    assert trained["looped"]["kept_bytes"] < trained["algoformer"]["kept_bytes"]
-    assert section_5_6.judge(numbers).state == "holds"
-    dear = inference | {"200": inference["20"]}
-    assert section_5_6.judge(numbers | {"inference": dear}).state == "does not hold"
-    assert section_5_6.judge_training(numbers).state == "does not hold"
-    # as cheap as the standard one, and a tenth above the looped one
-    cheap = trained | {"algoformer": trained["standard"]}
-    tenth = trained | {"algoformer": {"operations": trained["looped"]["operations"] / 0.9}}
-    both = numbers | {"trained": {"10, 10": cheap, "20, 15": tenth}}
-    assert section_5_6.judge_training(both).state == "holds"
-    for name in ("10, 10", "20, 15"):
-        wrong = both["trained"] | {name: numbers["trained"]["10, 10"]}
-        assert section_5_6.judge_training(both | {"trained": wrong}).state == "does not hold"
     for claim in (section_5_6.INFERENCE, section_5_6.TRAINING):
         assert chart(claim.figure(numbers)).startswith("<svg")

@@ -99,7 +99,6 @@ QUICK = {
     **dict.fromkeys([f"algoformer-theorem-{n}" for n in (3.1, 3.2, 3.3, 4.1, 4.2)], LOOPS),
     "algoformer-section-4.1": {"samples": 12, "features": 3, "gradient": 200, "newton": 12},
     "learning-lemmas-1-7": {"datasets": 20, "scales": [1e2, 1e4, 1e6]},
-    "ours-codes": {"samples": [8, 64]},
 }
 
 

@@ -5,11 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.attention import Slots
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import RepresentationNetwork
 from emulon.looped.heads import GAP, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, gate_height, no_heads, read, write
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, gate_height, no_heads, read, write
 
 
 def test_a_layer_is_equation_1():
@@ -26,19 +25,11 @@ def test_a_layer_is_equation_1():
     w_1, b_1, w_2, b_2 = mlp
     expected = attended + w_2 @ torch.relu(w_1 @ attended + b_1[:, None]) + b_2[:, None]
     torch.testing.assert_close(layer(columns.mT), expected.mT)
-    assert not list(layer.parameters()) and set(dict(layer.named_buffers())) == {
-        "w_k",
-        "w_q",
-        "w_v",
-        "w_1",
-        "b_1",
-        "w_2",
-        "b_2",
-    }
+    assert not list(layer.parameters()) and len(list(layer.buffers())) == 7
 
 
 def test_loops_are_an_argument_of_the_call():
-    slots = Slots(a=1)
+    slots = TokenSlots((), a=1)
 
     def adding(number: float) -> Layer:
         circuit = Circuit(slots).unit(
@@ -65,7 +56,7 @@ def test_codes_are_quasi_orthogonal_in_log_n_dimensions(count):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_copies_are_exact(dtype):
-    slots = Slots(code=6, value=2, got=2)
+    slots = TokenSlots((), code=6, value=2, got=2)
     code = read(slots, code=1.0)
     layer = Layer(copy_head(slots, code, code, read(slots, value=2.0), "got"), Circuit(slots).matrices, dtype=dtype)
     values = torch.randn(82, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -81,8 +72,8 @@ def test_copies_are_exact(dtype):
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
 def test_gates_multiply_by_an_indicator_exactly(values, dtype):
-    slots = Slots(z=1, out=1, on=1, off=1)
-    circuit = Circuit(slots).move(read(slots, z=1.0), "out", off=read(slots, off=1.0), bound=3.0).clear("z")
+    slots = TokenSlots(("on", "off"), z=1, out=1)
+    circuit = Circuit(slots).move(read(slots, z=1.0), "out", on=("on",), bound=3.0).clear("z")
     layer = Layer(no_heads(slots), circuit.matrices, dtype=dtype)
     z = torch.tensor(values, dtype=dtype).unsqueeze(-1)
     for on in (0.0, 1.0):
@@ -100,11 +91,11 @@ def test_a_representation_inside_is_the_representation_outside_up_to_its_error()
     weights = [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
     biases = [torch.randn(shape[0], generator=generator, dtype=torch.float64) for shape in shapes]
     phi = RepresentationNetwork(weights, biases, slope=0.2, bound=2.0)
-    slots = Slots(x=3, off=1, **phi.slots)
+    slots = TokenSlots(("on", "off"), x=3, **phi.slots)
     inputs = (4 * torch.rand(50, 6, generator=generator) - 2).float()
     tokens = slots.pack(ping=torch.nn.functional.pad(inputs, (0, slots.size("ping") - 6)))
-    tokens[-1, slots["off"]] = 1.0
-    for layer in phi.layers(slots, "x", read(slots, off=1.0), torch.float32):
+    tokens[:-1, slots["on"]] = tokens[-1, slots["off"]] = 1.0
+    for layer in phi.layers(slots, "x", ("on",), torch.float32):
         tokens = layer(tokens)
     error = (tokens[:-1, slots["x"]].double() - phi(inputs[:-1].double())).norm(dim=-1).max().item()
     assert 0 < error <= phi.error(torch.float32)

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulon.attention import Slots, attend
+from emulon.attention import attend
 from emulon.looped.heads import MOST_PAIRS, Stencil, pair_weights, readout_heads, truncation
-from emulon.looped.layer import Circuit, Layer, constant, read
+from emulon.looped.layer import Circuit, Layer, TokenSlots, read
 
-SLOTS = Slots(q=3, k=3, v=2, out=2, data=1, sink=1)
+SLOTS = TokenSlots(("data", "sink"), q=3, k=3, v=2, out=2)
 
 
 def layer(stencil: Stencil) -> Layer:
@@ -23,8 +23,6 @@ def layer(stencil: Stencil) -> Layer:
         key=read(SLOTS, k=1.0),
         value=read(SLOTS, v=1.0),
         into="out",
-        one=constant(SLOTS, "data", "sink"),
-        sink=read(SLOTS, sink=1.0),
     )
     return Layer(heads, Circuit(SLOTS).matrices, dtype=stencil.dtype)
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import SLACK
 from emulon.certify.rounding import unit
@@ -23,52 +22,11 @@ from emulon.looped.heads import (
     Stencil,
     causal_tokens,
     code_length,
-    elsewhere,
+    exchange_layer,
     readout_heads,
-    recall_layer,
 )
-from emulon.looped.layer import Circuit, Frame, Layer, constant, read
-from emulon.looped.transformer import (
-    HORIZON,
-    Inputs,
-    Labels,
-    LoopedRegression,
-    Query,
-    descent,
-    fewest_pairs,
-    share,
-)
-
-
-def product_layer(slots: Slots, stencil: Stencil) -> Layer:
-    """Claim: point j's y becomes w^j·x_j, a product within one token.
-
-    Every token of another code scores GAP·sharpness lower than the token itself; the sink is lifted by what the code
-    adds to a match, so that C stays the difference. Bound: `stencil`, the second of `causal_stencils`.
-    Cost: 2·pairs heads.
-    """
-    code, one = read(slots, code=1.0), constant(slots, *CAUSAL_KINDS)
-    sharpness = _sharpness(stencil.tokens, stencil.dtype)
-    heads = readout_heads(
-        slots,
-        stencil,
-        query=read(slots, w=1.0),
-        key=read(slots, x=1.0),
-        value=read(slots, point=1.0),
-        into="y",
-        one=one,
-        sink=read(slots, sink=1.0),
-        extra=(
-            torch.cat([code, one]),
-            torch.cat([sharpness * code, sharpness * slots.size("code") * read(slots, sink=1.0)]),
-        ),
-    )
-    return Layer(heads, Circuit(slots).matrices, dtype=stencil.dtype, causal=True, name="answer")
-
-
-def _sharpness(tokens: int, dtype: torch.dtype) -> float:
-    """The integer at which all tokens of other codes, whose scores have the same reach, weigh less than a rounding."""
-    return float(math.ceil((math.log(tokens) - math.log(unit(dtype)) + STRAY) / GAP))
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, read
+from emulon.looped.transformer import HORIZON, Inputs, Labels, LoopedRegression, Query, descent, share
 
 
 class CausalLoopedGradientDescent(LoopedRegression):
@@ -100,39 +58,75 @@ class CausalLoopedGradientDescent(LoopedRegression):
         dtype: torch.dtype = torch.float64,
     ) -> None:
         super().__init__(domain, dtype=dtype, horizon=horizon)
-        limit = 2 / (self.domain.norm * (1 + SLACK)) ** 2
+        features, limit = self.domain.features, 2 / (self.domain.norm * (1 + SLACK)) ** 2
         self.step_size = limit / 2 if step_size is None else step_size
         if not 0 < self.step_size <= limit:
             raise OutOfDomain(f"step size {self.step_size:.6g} is not in (0, {limit:.6g}] = (0, 2/norm²]")
-        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
-        features = self.domain.features
-        self.slots = Slots(
-            x=features,
-            y=1,
-            past=features,
-            w=features,
-            step=features,
-            log_count=1,
-            code=code_length(self.domain.samples + 2),
-            **dict.fromkeys(CAUSAL_KINDS, 1),
-        )
+        self.pairs = self.fewest_pairs(tolerance)
+        code = code_length(self.domain.samples + 2)
+        sizes = {"x": features, "y": 1, "past": features, "w": features, "step": features}
+        self.slots = TokenSlots(CAUSAL_KINDS, **sizes, log_count=1, code=code)
         step, answer = self._stencils(self.pairs)
         self.frame = Frame(
-            [recall_layer(self.slots, self.domain.x, dtype)],
-            [causal_layer(self.slots, step, self.domain, self.step_size)],
-            [product_layer(self.slots, answer)],
+            [
+                exchange_layer(
+                    self.slots, "x", "past", on="label", bound=self.domain.x, dtype=dtype, causal=True, name="recall"
+                )
+            ],
+            [self._step(step)],
+            [self._answer(answer)],
         )
 
-    def promise_after(self, loops: int) -> Certificate:
-        stencils = self._stencils(self.pairs)
-        drift, total = causal_error(self.domain, self.step_size, stencils, loops)
-        terms = {f"loop {name}": part for name, part in share(drift * self.domain.norm, stencils[0].terms).items()}
-        answer = total - drift * self.domain.norm if total < float("inf") else 0.0
-        terms |= {f"answer {name}": part for name, part in share(answer, stencils[1].terms).items()}
-        return Certificate(terms, self.dtype)
+    def _step(self, stencil: Stencil) -> Layer:
+        """Claim: w^j ← w^j − η/(j−1)·Σ_{h<j}(w^j·x_h − y_h)x_h at every point j.
 
-    def _bound(self, pairs: int, loops: int) -> float:
-        return causal_error(self.domain, self.step_size, self._stencils(pairs), loops)[1]
+        The paper prints w^h inside the sum; the attention it builds, and gradient descent, have w^j (a test shows that
+        the printed formula descends nothing). It also lets point j see its own x_j through the causal mask: here the
+        keys and values are read from the label tokens, where `past` holds x_h, and j's own label comes after j.
+        One score w·x_h − y_h in place of two heads, so that the ± pair leaves O(c²); and log(j−1) on the sink's score
+        makes the softmax divide by j−1, which the paper leaves to an MLP that can only approximate the product.
+        Cost: one layer, 2·pairs heads.
+        """
+        slots, domain = self.slots, self.domain
+        heads = readout_heads(
+            slots,
+            stencil,
+            query=torch.cat([read(slots, w=1.0), -slots.one]),
+            key=torch.cat([read(slots, past=1.0), read(slots, y=1.0)]),
+            value=read(slots, past=-self.step_size),
+            extra=(read(slots, log_count=1.0), read(slots, sink=1.0)),
+        )
+        # A label's token, shut out here, sums over its prefix without dividing.
+        bound = 2 * self.step_size * domain.samples * domain.x * stencil.reach
+        circuit = Circuit(slots).move(read(slots, step=1.0), "w", on=("point",), bound=bound).clear("step")
+        return Layer(heads, circuit.matrices, dtype=self.dtype, causal=True, name="causal gradient step")
+
+    def _answer(self, stencil: Stencil) -> Layer:
+        """Claim: point j's y becomes w^j·x_j, a product within one token.
+
+        Every token of another code scores GAP·sharpness lower than the token itself; the sink is lifted by what the
+        code adds to a match, so that C stays the difference. Bound: `stencil`. Cost: 2·pairs heads.
+        """
+        slots, code = self.slots, read(self.slots, code=1.0)
+        sharpness = _sharpness(stencil.tokens, self.dtype)
+        match = sharpness * slots.size("code") * read(slots, sink=1.0)
+        heads = readout_heads(
+            slots,
+            stencil,
+            query=read(slots, w=1.0),
+            key=read(slots, x=1.0),
+            value=read(slots, point=1.0),
+            into="y",
+            extra=(torch.cat([code, slots.one]), torch.cat([sharpness * code, match])),
+        )
+        return Layer(heads, Circuit(slots).matrices, dtype=self.dtype, causal=True, name="answer")
+
+    def promise(self, pairs: int, loops: int) -> Certificate:
+        """The answer multiplies the error of w by ‖x‖ and adds its own readout, of one value 1."""
+        step, answer = self._stencils(pairs)
+        loop = causal_error(self.domain, self.step_size, step, loops) * self.domain.norm * (1 + SLACK)
+        own = share(answer.error(1.0), answer.terms, "answer ")
+        return Certificate(share(loop, step.terms, "loop ") | own, self.dtype)
 
     def _stencils(self, pairs: int) -> tuple[Stencil, Stencil]:
         return causal_stencils(self.domain, self.step_size, pairs, self.dtype, self.horizon)
@@ -163,32 +157,9 @@ class CausalLoopedGradientDescent(LoopedRegression):
         return run.prediction.select(-1 if run.scalar else -2, -1)
 
 
-def causal_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float) -> Layer:
-    """Claim: w^j ← w^j − η/(j−1)·Σ_{h<j}(w^j·x_h − y_h)x_h at every point j.
-
-    The paper prints w^h inside the sum; the attention it builds, and gradient descent, have w^j (a test shows that the
-    printed formula descends nothing). It also lets point j see its own x_j through the causal mask: here the keys and
-    values are read from the label tokens, where `past` holds x_h, and j's own label comes after j.
-    One score w·x_h − y_h in place of two heads, so that the ± pair leaves O(c²); and log(j−1) on the sink's score makes
-    the softmax divide by j−1, which the paper leaves to an MLP that can only approximate the product.
-    Cost: one layer, 2·pairs heads.
-    """
-    minus_one = -constant(slots, *CAUSAL_KINDS)
-    heads = readout_heads(
-        slots,
-        stencil,
-        query=torch.cat([read(slots, w=1.0), minus_one]),
-        key=torch.cat([read(slots, past=1.0), read(slots, y=1.0)]),
-        value=read(slots, past=-step_size),
-        into="step",
-        one=constant(slots, *CAUSAL_KINDS),
-        sink=read(slots, sink=1.0),
-        extra=(read(slots, log_count=1.0), read(slots, sink=1.0)),
-    )
-    # A label's token, shut out here, sums over its prefix without dividing.
-    bound = 2 * step_size * domain.samples * domain.x * stencil.reach
-    circuit = Circuit(slots).move(read(slots, step=1.0), "w", off=elsewhere(slots, "point"), bound=bound)
-    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, causal=True, name="causal gradient step")
+def _sharpness(tokens: int, dtype: torch.dtype) -> float:
+    """The integer at which all tokens of other codes, whose scores have the same reach, weigh less than a rounding."""
+    return float(math.ceil((math.log(tokens) - math.log(unit(dtype)) + STRAY) / GAP))
 
 
 @cache
@@ -236,19 +207,14 @@ def residual_reach(domain: Domain, step_size: float, loops: int) -> float:
     )
 
 
-def causal_error(
-    domain: Domain, step_size: float, stencils: tuple[Stencil, Stencil], loops: int
-) -> tuple[float, float]:
-    """Claim: ‖ŵ^j − w^j‖₂ after `loops` loops, and the error of ŵ^j·x_j, are at most these.
+def causal_error(domain: Domain, step_size: float, step: Stencil, loops: int) -> float:
+    """Claim: ‖ŵ^j − w^j‖₂ after `loops` loops is at most this.
 
     Assumes: η ≤ 2/norm², hence no prefix's step expands. Proof. (1/n)Σ_h|x_h[l]| ≤ x, so one step is off by at most
     η·x·reach·relative in each entry, √features times that in norm, and the rounding of w + step; errors of the steps
-    add. The answer multiplies by ‖x‖ and adds its own readout, of one value 1. QED
+    add. QED
     """
-    step, answer = stencils
     weight = weight_norm(domain, step_size, loops)
     each = step_size * domain.x * step.reach * step.relative + 4 * unit(step.dtype) * weight
     drift = loops * math.sqrt(domain.features) * each * (1 + 1e-6)
-    if drift > weight / 2 or drift * domain.norm > 0.009 * step.reach:
-        return math.inf, math.inf
-    return drift, drift * domain.norm * (1 + SLACK) + answer.error(1.0)
+    return math.inf if drift > weight / 2 or drift * domain.norm > 0.009 * step.reach else drift

@@ -4,73 +4,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import SLACK, require_within
 from emulon.certify.rounding import gamma, unit
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import KINDS, Stencil, code_length, exchange_layer, pair_tokens, readout_heads
-from emulon.looped.layer import Circuit, Frame, Layer, constant, no_heads, others, read, zeros
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, no_heads, read
 from emulon.looped.transformer import (
     HORIZON,
     LoopedRegression,
+    LoopedTransformer,
     Query,
     affine,
     descent,
-    fewest_pairs,
     leaky,
     product,
     share,
 )
 
 
-def gradient_layer(slots: Slots, stencil: Stencil, domain: Domain, step_size: float, kinds: tuple[str, ...]) -> Layer:
-    """Claim: res_i ← res_i − (η/N)Σ_j (x_i·x_j)·res_j on train tokens, and the query's prediction in y likewise.
+class LoopedDescent(LoopedTransformer):
+    """Gradient descent in the loop: res_i ← res_i − (η/N)Σ_j (x_i·x_j)·res_j on train tokens, and the query's
+    prediction in y likewise.
 
     With res_i = A_k x_i − y_i that is A_{k+1} = A_k − η∇L(A_k), L(A) = (1/2N)Σ‖A x_j − y_j‖².
-    Assumes: res is zero except on train tokens, so that only they are summed (the paper's extra row x/N is not needed);
-    among `kinds`, which hold exactly one 1 per token, are train, query and sink.
-    Bound: `Stencil.error` per step, `descent_error` over loops. Cost: one layer, 2·pairs heads.
+    Assumes: in front of the loop res is −y_i on train tokens and zero on all others, so that only they are summed (the
+    paper's extra row x/N is not needed); features are off by `feature_error` in norm, labels by `label_error`;
+    η ≤ 2/largest.
+
+    Args:
+        domain: Bounds on features and labels.
+        tokens: In a prompt.
+        step_size: η; by default 1/largest.
+        dtype: float64 or float32.
+        horizon: Most loops.
+        feature_error: Largest ‖computed feature vector − exact one‖.
+        label_error: Largest error of a label.
     """
-    heads = readout_heads(
-        slots,
-        stencil,
-        query=read(slots, x=1.0),
-        key=read(slots, x=1.0),
-        value=read(slots, res=-step_size / domain.samples),
-        into="step",
-        one=constant(slots, *kinds),
-        sink=read(slots, sink=1.0),
-    )
-    bound = 2 * step_size * stencil.reach * math.sqrt(domain.samples) * domain.y * (1 + stencil.relative)
-    circuit = Circuit(slots)
-    for name, into in (("train", "res"), ("query", "y")):
-        circuit.move(read(slots, step=1.0), into, off=others(slots, name, kinds=kinds), bound=bound)
-    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="gradient step")
 
+    def __init__(
+        self,
+        domain: Domain,
+        *,
+        tokens: int,
+        step_size: float | None,
+        dtype: torch.dtype,
+        horizon: int,
+        feature_error: float = 0.0,
+        label_error: float = 0.0,
+    ) -> None:
+        super().__init__(domain, dtype=dtype, horizon=horizon)
+        self.step_size = 1 / self.domain.largest if step_size is None else step_size
+        if not 0 < self.step_size * self.domain.largest <= 2 * (1 + 1e-12):
+            raise OutOfDomain(f"step size {self.step_size:.6g} is not in (0, {2 / self.domain.largest:.6g}] = (0, 2/L]")
+        self.tokens, self.feature_error, self.label_error = tokens, feature_error, label_error
 
-@cache
-def gradient_stencil(
-    domain: Domain, pairs: int, tokens: int, dtype: torch.dtype, feature_error: float = 0.0
-) -> Stencil:
-    """Scores x_i·x_j ≤ norm²; at most N values are not zero."""
-    return Stencil(
-        pairs,
-        reach=(domain.norm + feature_error) ** 2 * (1 + 3 * SLACK),
-        tokens=tokens,
-        summed=domain.samples,
-        width=domain.features + 1,
-        dtype=dtype,
-    ).balanced()
+    def stencil(self, pairs: int) -> Stencil:
+        """Scores x_i·x_j ≤ norm²; at most N values are not zero."""
+        domain, reach = self.domain, (self.domain.norm + self.feature_error) ** 2 * (1 + 3 * SLACK)
+        sizes = {"tokens": self.tokens, "summed": domain.samples, "width": domain.features + 1}
+        return Stencil(pairs, reach=reach, **sizes, dtype=self.dtype).balanced()
+
+    def step_layer(self) -> Layer:
+        """One step. Bound: `Stencil.error`. Cost: one layer, 2·pairs heads."""
+        domain, slots, stencil, x = self.domain, self.slots, self.stencil(self.pairs), read(self.slots, x=1.0)
+        heads = readout_heads(slots, stencil, query=x, key=x, value=read(slots, res=-self.step_size / domain.samples))
+        bound = 2 * self.step_size * stencil.reach * math.sqrt(domain.samples) * domain.y * (1 + stencil.relative)
+        circuit = Circuit(slots)
+        for name, into in (("train", "res"), ("query", "y")):
+            circuit.move(read(slots, step=1.0), into, on=(name,), bound=bound)
+        return Layer(heads, circuit.clear("step").matrices, dtype=self.dtype, name="gradient step")
+
+    def promise(self, pairs: int, loops: int) -> Certificate:
+        """Features off by e make x_i·x_j off by at most 2·norm·e + e²: relative to norm², one more term of the step."""
+        off = self.feature_error / self.domain.norm
+        # The stencil's reach is (1 + off)²·norm².
+        terms = {name: part * (1 + off) ** 2 for name, part in self.stencil(pairs).terms.items()}
+        terms["representation"] = off * (2 + off)
+        exact = (self.domain, self.step_size, sum(terms.values()), loops, self.dtype)
+        loop = descent_error(*exact)
+        labels = descent_error(*exact, label_error=self.label_error) - loop if self.label_error else 0.0
+        return Certificate(share(loop, terms) | {"labels": labels}, self.dtype)
+
+    def largest_prediction(self) -> float:
+        """Above every |prediction| the loop can hold, exact (norm·gain·y) or computed with one pair or more."""
+        most = self.domain.norm * gain(self.domain, self.step_size, self.horizon) * self.domain.y
+        return most + LoopedDescent.promise(self, 1, self.horizon).bound
 
 
 def gain(domain: Domain, step_size: float, steps: int) -> float:
@@ -84,11 +111,6 @@ def gain(domain: Domain, step_size: float, steps: int) -> float:
     if domain.smallest > 0:
         choices.append(cap / math.sqrt(domain.smallest))
     return min(choices)
-
-
-def largest_prediction(domain: Domain, step_size: float, loops: int) -> float:
-    """|A_k x| ≤ norm·gain·y for every k ≤ loops."""
-    return domain.norm * gain(domain, step_size, loops) * domain.y
 
 
 def descent_error(
@@ -119,47 +141,7 @@ def descent_error(
     return total * (1 + 1e-6)
 
 
-@dataclass(frozen=True)
-class DescentLoop:
-    """T steps of size η ≤ 2/largest on features off by `feature_error` in norm and labels off by `label_error`."""
-
-    domain: Domain
-    step_size: float
-    tokens: int
-    dtype: torch.dtype
-    feature_error: float = 0.0
-    label_error: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.step_size * self.domain.largest <= 2 * (1 + 1e-12):
-            raise OutOfDomain(f"step size {self.step_size:.6g} is not in (0, {2 / self.domain.largest:.6g}] = (0, 2/L]")
-
-    def stencil(self, pairs: int) -> Stencil:
-        return gradient_stencil(self.domain, pairs, self.tokens, self.dtype, self.feature_error)
-
-    def layer(self, slots: Slots, pairs: int, kinds: tuple[str, ...]) -> Layer:
-        return gradient_layer(slots, self.stencil(pairs), self.domain, self.step_size, kinds)
-
-    def certificate(self, pairs: int, loops: int) -> Certificate:
-        """Features off by e make x_i·x_j off by at most 2·norm·e + e²: relative to norm², one more term of the step."""
-        off = self.feature_error / self.domain.norm
-        # The stencil's reach is (1 + off)²·norm².
-        terms = {name: part * (1 + off) ** 2 for name, part in self.stencil(pairs).terms.items()}
-        terms["representation"] = off * (2 + off)
-        exact = (self.domain, self.step_size, sum(terms.values()), loops, self.dtype)
-        loop = descent_error(*exact)
-        labels = descent_error(*exact, label_error=self.label_error) - loop if self.label_error else 0.0
-        return Certificate(share(loop, terms) | {"labels": labels}, self.dtype)
-
-    def bound(self, pairs: int, loops: int) -> float:
-        return self.certificate(pairs, loops).bound
-
-    def largest_prediction(self, loops: int) -> float:
-        """Above every |prediction| the loop can hold, exact or computed with one pair or more."""
-        return largest_prediction(self.domain, self.step_size, loops) + self.bound(1, loops)
-
-
-class LoopedGradientDescent(LoopedRegression):
+class LoopedGradientDescent(LoopedDescent, LoopedRegression):
     """Claim: `predict` returns A_T·Φ(x_query), A_T after T exact gradient steps of size η from A_0 = 0 on
     (1/2N)Σ‖A·Φ(x_i) − y_i‖², up to `certificate_after(T)`; Φ is the identity unless a representation is given.
 
@@ -190,37 +172,29 @@ class LoopedGradientDescent(LoopedRegression):
         horizon: int = HORIZON,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__(domain, dtype=dtype, horizon=horizon)
-        self.outputs, self.representation = outputs, representation
-        self.step_size = 1 / self.domain.largest if step_size is None else step_size
-        feature_error, buffers = 0.0, dict[str, int]()
-        if representation is not None:
-            representation.require(self.domain.features)
-            feature_error, buffers = representation.error(dtype), representation.slots
-        tokens = 2 * self.domain.samples + 2
-        self.descent = DescentLoop(self.domain, self.step_size, tokens, dtype, feature_error)
-        self.pairs = fewest_pairs(self.descent.bound, tolerance, horizon)
+        phi = representation
+        super().__init__(
+            domain,
+            tokens=2 * domain.samples + 2,
+            step_size=step_size,
+            dtype=dtype,
+            horizon=horizon,
+            feature_error=phi.error(dtype) if phi else 0.0,
+        )
+        if phi is not None:
+            phi.require(self.domain.features)
+        self.outputs, self.representation = outputs, phi
+        self.pairs = self.fewest_pairs(tolerance)
         sizes = {"x": self.domain.features, "y": outputs, "res": outputs, "step": outputs}
-        self.slots = Slots(**sizes, code=code_length(self.domain.samples + 1), **dict.fromkeys(KINDS, 1), **buffers)
-        self.frame = self._frame()
-
-    def _frame(self) -> Frame:
-        slots, dtype, lift = self.slots, self.dtype, list[Layer]()
-        if self.representation is not None:
-            lift = self.representation.layers(slots, "x", others(slots, "train", "query", kinds=KINDS), dtype)
-        most = self.domain.y + self.descent.largest_prediction(self.horizon)
+        code, buffers = code_length(self.domain.samples + 1), phi.slots if phi else {}
+        self.slots = slots = TokenSlots(KINDS, **sizes, code=code, **buffers)
+        lift = phi.layers(slots, "x", ("train", "query"), dtype) if phi else []
         labels = exchange_layer(
-            slots, "train", "res", sign=-1.0, bound=self.domain.y, dtype=dtype, name="label exchange"
+            slots, "y", "res", on="train", sign=-1.0, bound=self.domain.y, dtype=dtype, name="label exchange"
         )
-        answer = exchange_layer(slots, "sink", "y", sign=1.0, bound=most, dtype=dtype, name="answer")
-        return Frame(
-            [*lift, labels],
-            [self.descent.layer(slots, self.pairs, KINDS)],
-            [answer],
-        )
-
-    def promise_after(self, loops: int) -> Certificate:
-        return self.descent.certificate(self.pairs, loops)
+        most = self.domain.y + self.largest_prediction()
+        answer = exchange_layer(slots, "y", "y", on="sink", bound=most, dtype=dtype, name="answer")
+        self.frame = Frame([*lift, labels], [self.step_layer()], [answer])
 
     def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:
         return pair_tokens(self.slots, xs, labels, x_query, "x" if self.representation is None else "ping")
@@ -306,53 +280,43 @@ class RepresentationNetwork(nn.Module):
         sizes = [self.inputs, *(self.level(level)[0].shape[0] for level in range(self.depth - 1))]
         return {"ping": max(sizes[::2]), "pong": max(sizes[1::2], default=0)}
 
-    def layers(self, slots: Slots, into: str, off: Tensor, dtype: torch.dtype) -> list[Layer]:
+    def layers(self, slots: TokenSlots, into: str, on: tuple[str, ...], dtype: torch.dtype) -> list[Layer]:
         """Claim: L layers of identity attention that put Φ(ping) into a slot, and clear the buffers behind them.
 
-        Tokens on which `off` is 1 are left alone, biases included. Bound: `error` (rounding only; ReLU does the rest).
+        Tokens of other kinds than `on` are left alone, biases included. Bound: `error` (rounding only; ReLU does the
+        rest).
         """
-        out, reach = [], self.reach()
-        for level in range(self.depth):
+        out = []
+        for level, (size, _) in enumerate(self.bounds(dtype)[1:]):
             weight, bias = self.level(level)
-            source = ("ping", "pong")[level % 2]
-            target = into if level == self.depth - 1 else ("pong", "ping")[level % 2]
-            rows = read(slots, **{source: _padded(weight, slots.size(source), 1)})
-            rows, offset = _padded(rows, slots.size(target), 0), _padded(bias, slots.size(target), 0)
-            circuit = Circuit(slots).leaky(rows, target, slope=self.slope, bias=offset, off=off, bound=reach[level + 1])
+            source, target = ("ping", "pong")[level % 2], ("pong", "ping")[level % 2]
+            target = into if level == self.depth - 1 else target
+            more = slots.size(target) - len(weight)
+            weight = pad(weight, (0, slots.size(source) - weight.shape[1], 0, more))
+            circuit = Circuit(slots).move(
+                read(slots, **{source: weight}), target, on=on, bound=size, bias=pad(bias, (0, more)), slope=self.slope
+            )
             circuit.clear(source)
             out.append(Layer(no_heads(slots), circuit.matrices, dtype=dtype, name=f"representation {level + 1}"))
         return out
 
-    def reach(self) -> list[float]:
-        """Bounds on the magnitudes after 0, 1, …, L levels."""
-        sizes, bounds = (
-            torch.full((self.inputs,), float(self.bound), dtype=torch.float64, device="cpu"),
-            [float(self.bound)],
-        )
-        for level in range(self.depth):
-            weight, bias = self.level(level)
-            sizes = weight.abs() @ sizes + bias.abs()
-            bounds.append(sizes.max().item())
-        return bounds
-
-    def error(self, dtype: torch.dtype) -> float:
-        """‖computed Φ(x) − Φ(x)‖₂ ≤ this, for all inputs within the bound.
+    def bounds(self, dtype: torch.dtype) -> list[tuple[float, float]]:
+        """(size, error) after 0, 1, …, L levels: ‖·‖₂ of the exact values, and of what computed ones are off by.
 
         Proof. A level rounds by γ·(|W||h| + |b|) ≤ γ·(‖|W|‖₂‖h‖₂ + ‖b‖₂), and passes on ‖W‖₂ times the error that comes
         in, σ being 1-Lipschitz; ‖h‖₂ ≤ ‖W‖₂‖h'‖₂ + ‖b‖₂ likewise. QED
         """
         size, error = self.bound * self.inputs**0.5, 0.0
+        out = [(size, error)]
         for level in range(self.depth):
             weight, bias = self.level(level)
-            spread, norm = torch.linalg.matrix_norm(weight.abs(), 2).item(), torch.linalg.matrix_norm(weight, 2).item()
+            spread, norm = (torch.linalg.matrix_norm(matrix, 2).item() for matrix in (weight.abs(), weight))
             shift = bias.norm().item()
             error = norm * error + gamma(weight.shape[1] + 6, dtype) * (spread * (size + error) + shift)
             size = norm * size + shift
-        return error * (1 + 1e-9)
+            out.append((size, error))
+        return out
 
-
-def _padded(tensor: Tensor, size: int, dim: int) -> Tensor:
-    """Zeros appended along `dim` up to `size`."""
-    shape = list(tensor.shape)
-    shape[dim] = size - shape[dim]
-    return torch.cat([tensor.double(), zeros(*shape)], dim=dim)
+    def error(self, dtype: torch.dtype) -> float:
+        """‖computed Φ(x) − Φ(x)‖₂ ≤ this, for all inputs within the bound."""
+        return self.bounds(dtype)[-1][1] * (1 + 1e-9)

@@ -10,9 +10,8 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from emulon.attention import Slots
 from emulon.certify.rounding import EXP_ROUNDINGS, gamma, unit
-from emulon.looped.layer import Circuit, Heads, Layer, others, read, write
+from emulon.looped.layer import Circuit, Heads, Layer, TokenSlots, read, write
 
 MOST_PAIRS = 8
 
@@ -28,18 +27,6 @@ def pair_weights(pairs: int) -> tuple[Fraction, ...]:
         Fraction((-1) ** (g + 1) * 2 * top, math.factorial(pairs - g) * math.factorial(pairs + g))
         for g in range(1, pairs + 1)
     )
-
-
-@cache
-def _sizes(pairs: int) -> tuple[tuple[int, float], ...]:
-    """(g, |w_g|) for every pair."""
-    return tuple((g, abs(float(w))) for g, w in enumerate(pair_weights(pairs), 1))
-
-
-@cache
-def _mass(pairs: int) -> float:
-    """Σ_g |w_g|."""
-    return float(sum(abs(w) for w in pair_weights(pairs)))
 
 
 @cache
@@ -64,7 +51,8 @@ def truncation(pairs: int, tau: float) -> float:
     first = pairs + count
     head = (pairs * tau) ** (2 * first) / math.factorial(2 * first + 1)
     ratio = (pairs * tau) ** 2 / ((2 * first + 2) * (2 * first + 3))
-    return (total + (_mass(pairs) * head / (1 - ratio) if ratio < 1 else math.inf)) * (1 + 1e-12)
+    mass = float(sum(map(abs, pair_weights(pairs))))
+    return (total + (mass * head / (1 - ratio) if ratio < 1 else math.inf)) * (1 + 1e-12)
 
 
 @dataclass(frozen=True)
@@ -102,7 +90,7 @@ class Stencil:
     @cached_property
     def terms(self) -> dict[str, float]:
         """Named error terms, relative to reach·Σ|v_j|."""
-        steps = _sizes(self.pairs)
+        steps = [(g, abs(float(w))) for g, w in enumerate(pair_weights(self.pairs), 1)]
         amplified = sum(w * math.cosh(g * self.tau) / (g * self.tau) for g, w in steps)
         plain = sum(w * math.exp(g * self.tau) for g, w in steps)
         small = unit(self.dtype)
@@ -174,7 +162,7 @@ def position_codes(count: int) -> Tensor:
 SHARPNESS = UNDERFLOW / GAP
 
 
-def copy_head(slots: Slots, query: Tensor, key: Tensor, value: Tensor, into: str) -> Heads:
+def copy_head(slots: TokenSlots, query: Tensor, key: Tensor, value: Tensor, into: str) -> Heads:
     """One head that averages `value` over the tokens whose key code equals the query code, and adds it to a slot.
 
     Claim: the copy is exact in floating point. Assumes: codes of ±1 or 0-1 whose products with the query are integers,
@@ -189,26 +177,24 @@ def copy_head(slots: Slots, query: Tensor, key: Tensor, value: Tensor, into: str
 
 
 def readout_heads(
-    slots: Slots,
+    slots: TokenSlots,
     stencil: Stencil,
     *,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    into: str,
-    one: Tensor,
-    sink: Tensor,
+    into: str = "step",
     extra: tuple[Tensor, Tensor] | None = None,
     masked: Tensor | None = None,
 ) -> Heads:
     """Heads that add Σ_j (value_j)(query·key_j) to slot `into` of the asking token.
 
-    Claim and Bound: `Stencil`. Assumes: |query·key_j| ≤ stencil.reach; exactly one token has sink = 1, with value 0.
+    Claim and Bound: `Stencil`. Assumes: |query·key_j| ≤ stencil.reach; one token alone is a `sink`, with value 0.
     `masked` tokens get a score 800 lower, so that their weight underflows to zero. `extra` rows (query, key) are added
     to the score unscaled: a code that routes, or log n on the sink, which divides the sum by n without any MLP.
     Cost: 2·pairs heads of width + 1 rows.
     """
-    fixed = stencil.sink * sink - (0.0 if masked is None else UNDERFLOW * masked)
+    fixed = stencil.sink * read(slots, sink=1.0) - (0.0 if masked is None else UNDERFLOW * masked)
     extra_query, extra_key = (query[:0], query[:0]) if extra is None else extra
     keys, queries, values = [], [], []
     for g, weight in enumerate(pair_weights(stencil.pairs), 1):
@@ -216,7 +202,7 @@ def readout_heads(
             scale = sign * g * stencil.tau / stencil.reach
             lift = sign * float(weight) * stencil.reach / (2 * g * stencil.tau) * math.exp(stencil.sink)
             keys.append(torch.cat([scale * key, fixed, extra_key]))
-            queries.append(torch.cat([query, one, extra_query]))
+            queries.append(torch.cat([query, slots.one, extra_query]))
             values.append(write(slots, into, lift * value))
     return torch.stack(keys), torch.stack(queries), torch.stack(values)
 
@@ -229,47 +215,29 @@ KINDS = ("train", "label", "query", "sink")
 CAUSAL_KINDS = ("sink", "point", "label")
 
 
-def pair_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor, inputs: str = "x") -> Tensor:
+def pair_tokens(slots: TokenSlots, xs: Tensor, ys: Tensor, x_query: Tensor, inputs: str = "x") -> Tensor:
     """Tokens (..., 2N+2, width) with sample and label of a pair sharing a position code; ys is (..., N, outputs)."""
     batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-2], x_query.shape[:-1])
     samples, features = xs.shape[-2:]
     end, first = 2 * samples, slots[inputs].start
     tokens = xs.new_zeros(*batch, end + 2, slots.width)
-    source = slice(first, first + features)
-    for kind, where, slot, content in (
-        ("train", slice(0, end, 2), source, xs),
-        ("label", slice(1, end, 2), slots["y"], ys),
-        ("query", slice(end, end + 1), source, x_query.unsqueeze(-2)),
-        ("sink", slice(end + 1, None), slots["y"], 0.0),
-    ):
-        tokens[..., where, slot] = content
+    tokens[..., 0:end:2, first : first + features] = xs
+    tokens[..., 1:end:2, slots["y"]] = ys
+    tokens[..., end, first : first + features] = x_query
+    for kind, where in (("train", slice(0, end, 2)), ("label", slice(1, end, 2)), ("query", end), ("sink", end + 1)):
         tokens[..., where, slots[kind]] = 1.0
     tokens[..., slots["code"]] = position_codes(samples + 1).to(xs.dtype).repeat_interleave(2, dim=0)
     return tokens
 
 
-def exchange_layer(
-    slots: Slots, kind: str, into: str, *, sign: float, bound: float, dtype: torch.dtype, name: str
-) -> Layer:
-    """The neighbour exchange of Theorem 3.1: tokens of this kind get sign·y of the token that shares their code.
-
-    Claim: exact. Assumes: |y| ≤ bound everywhere and y = 0 on one of the two. Cost: one layer of one head.
-    """
-    code = read(slots, code=1.0)
-    heads = copy_head(slots, code, code, read(slots, y=2.0 * sign), "step")
-    circuit = Circuit(slots).move(read(slots, step=1.0), into, off=others(slots, kind, kinds=KINDS), bound=bound)
-    return Layer(heads, circuit.clear("step").matrices, dtype=dtype, name=name)
-
-
-def causal_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+def causal_tokens(slots: TokenSlots, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
     """Tokens (..., 2N+2, width), with log(i−1) beside x_i, where the paper writes 1/(i−1)."""
     batch = torch.broadcast_shapes(xs.shape[:-2], ys.shape[:-1], x_query.shape[:-1])
     samples = xs.shape[-2]
     tokens = xs.new_zeros(*batch, 2 * samples + 2, slots.width)
     points, labels = slice(1, None, 2), slice(2, None, 2)
-    tokens[..., 0, slots["sink"]] = 1.0
-    tokens[..., points, slots["point"]] = 1.0
-    tokens[..., labels, slots["label"]] = 1.0
+    for kind, where in (("sink", 0), ("point", points), ("label", labels)):
+        tokens[..., where, slots[kind]] = 1.0
     tokens[..., slice(1, -1, 2), slots["x"]] = xs
     tokens[..., -1, slots["x"]] = x_query
     tokens[..., labels, slots["y"]] = ys.unsqueeze(-1)
@@ -281,14 +249,23 @@ def causal_tokens(slots: Slots, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tens
     return tokens
 
 
-def elsewhere(slots: Slots, *kinds: str) -> Tensor:
-    """The row that is 0 on tokens of these kinds and 1 on all others."""
-    return others(slots, *kinds, kinds=CAUSAL_KINDS)
+def exchange_layer(
+    slots: TokenSlots,
+    source: str,
+    into: str,
+    *,
+    on: str,
+    bound: float,
+    dtype: torch.dtype,
+    name: str,
+    sign: float = 1.0,
+    causal: bool = False,
+) -> Layer:
+    """The neighbour exchange of Theorem 3.1: tokens of one kind get sign·source of the token that shares their code.
 
-
-def recall_layer(slots: Slots, bound: float, dtype: torch.dtype) -> Layer:
-    """Claim: exactly, `past` of every label's token is the x of the sample before it, which shares its code."""
+    Claim: exact. Assumes: |source| ≤ bound, and source = 0 on one of the two. Cost: one layer of one head.
+    """
     code = read(slots, code=1.0)
-    heads = copy_head(slots, code, code, read(slots, x=2.0), "step")
-    circuit = Circuit(slots).move(read(slots, step=1.0), "past", off=elsewhere(slots, "label"), bound=2 * bound)
-    return Layer(heads, circuit.clear("step").matrices, dtype=dtype, causal=True, name="recall")
+    heads = copy_head(slots, code, code, read(slots, **{source: 2.0 * sign}), "step")
+    circuit = Circuit(slots).move(read(slots, step=1.0), into, on=(on,), bound=2 * bound).clear("step")
+    return Layer(heads, circuit.matrices, dtype=dtype, causal=causal, name=name)

@@ -158,14 +158,26 @@ def join(*groups: Heads) -> Heads:
     return torch.cat(keys), torch.cat(queries), torch.cat([group[2] for group in groups])
 
 
-def constant(slots: Slots, *indicators: str) -> Tensor:
-    """The row that reads 1 at every token: the sum of indicators of which exactly one is set."""
-    return read(slots, **{name: 1.0 for name in indicators})
+class TokenSlots(Slots):
+    """Slots of a token, with one indicator for each kind of token: exactly one of these is 1 on a token.
 
+    Args:
+        kinds: The kinds of tokens.
+        **sizes: Of all other slots.
+    """
 
-def others(slots: Slots, *names: str, kinds: tuple[str, ...]) -> Tensor:
-    """The row that is 0 on tokens of these kinds and 1 on all others."""
-    return constant(slots, *(name for name in kinds if name not in names))
+    def __init__(self, kinds: tuple[str, ...], **sizes: int) -> None:
+        super().__init__(**sizes, **dict.fromkeys(kinds, 1))
+        self.kinds = kinds
+
+    @property
+    def one(self) -> Tensor:
+        """The row that reads 1 on every token."""
+        return self.elsewhere()
+
+    def elsewhere(self, *kinds: str) -> Tensor:
+        """The row that reads 0 on tokens of these kinds and 1 on all others."""
+        return read(self, **{kind: 1.0 for kind in self.kinds if kind not in kinds})
 
 
 def gate_height(bound: float) -> float:
@@ -182,7 +194,7 @@ class Circuit:
     ReLU(z − B·off) − ReLU(−z − B·off) for |z| ≤ B, and off = 0 leaves z untouched by any rounding.
     """
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: TokenSlots) -> None:
         self.slots = slots
         self._reads: list[Tensor] = []
         self._biases: list[Tensor] = []
@@ -195,37 +207,29 @@ class Circuit:
         self._writes.append(writes)
         return self
 
-    def move(self, rows: Tensor, into: str, *, off: Tensor | None = None, bound: float = 1.0) -> Circuit:
-        """Add rows·token to a slot, where the indicators in `off` (one row) are all zero; elsewhere add nothing."""
-        shut = self._shut(off, bound)
-        one = eye(rows.shape[0])
-        self.unit(rows - shut, 0.0, write(self.slots, into, one))
-        return self.unit(-rows - shut, 0.0, write(self.slots, into, -one))
-
-    def clear(self, name: str, *, off: Tensor | None = None, bound: float = 1.0) -> Circuit:
-        """Set a slot to zero where `off` is zero."""
-        return self.move(read(self.slots, **{name: -1.0}), name, off=off, bound=bound)
-
-    def leaky(
+    def move(
         self,
         rows: Tensor,
         into: str,
         *,
-        slope: float,
-        bias: Tensor | None = None,
-        scale: float = 1.0,
-        off: Tensor | None = None,
+        on: tuple[str, ...] = (),
         bound: float = 1.0,
+        bias: Tensor | float = 0.0,
+        slope: float = 1.0,
+        scale: float = 1.0,
     ) -> Circuit:
-        """Add scale·(ReLU(z) − slope·ReLU(−z)), z = rows·token + bias, to a slot, where `off` is zero."""
-        shut = self._shut(off, bound)
-        one = scale * eye(rows.shape[0])
-        offset = zeros(rows.shape[0]) if bias is None else bias
+        """Add scale·(ReLU(z) − slope·ReLU(−z)), z = rows·token + bias, to a slot; by default that is z itself.
+
+        With kinds `on` nothing is added on tokens of other kinds, if |z| ≤ bound there.
+        """
+        shut = gate_height(bound) * self.slots.elsewhere(*on) if on else zeros(1, self.slots.width)
+        one, offset = scale * eye(rows.shape[0]), bias + zeros(rows.shape[0])
         self.unit(rows - shut, offset, write(self.slots, into, one))
         return self.unit(-rows - shut, -offset, write(self.slots, into, -slope * one))
 
-    def _shut(self, off: Tensor | None, bound: float) -> Tensor:
-        return zeros(1, self.slots.width) if off is None else gate_height(bound) * off
+    def clear(self, name: str, *, on: tuple[str, ...] = (), bound: float = 1.0) -> Circuit:
+        """Set a slot to zero."""
+        return self.move(read(self.slots, **{name: -1.0}), name, on=on, bound=bound)
 
     @property
     def matrices(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import SLACK, require_scale
 from emulon.certify.rounding import unit
 from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import KINDS, Stencil, code_length, copy_head, pair_tokens, readout_heads
-from emulon.looped.layer import Circuit, Frame, Layer, constant, others, read
-from emulon.looped.transformer import HORIZON, LoopedRegression, fewest_pairs, newton, product, share
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, read
+from emulon.looped.transformer import HORIZON, LoopedRegression, newton, product, share
 
 
 class LoopedNewton(LoopedRegression):
@@ -56,69 +55,58 @@ class LoopedNewton(LoopedRegression):
                 "Newton–Schulz needs a domain that says how badly the data may be conditioned: give its spectrum a "
                 "positive `smallest` eigenvalue of XᵀX/samples (and so at least as many samples as features)"
             )
-        self.tokens = 2 * self.domain.samples + 2
-        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
-        features = self.domain.features
-        kinds = {kind: 1 for kind in KINDS}
-        self.slots = Slots(
-            x=features, y=1, m=features, step=features, code=code_length(self.domain.samples + 1), **kinds
+        self.pairs = self.fewest_pairs(tolerance)
+        features, samples, largest = self.domain.features, self.domain.samples, inverse_norm(self.domain)
+        self.slots = slots = TokenSlots(
+            KINDS, x=features, y=1, m=features, step=features, code=code_length(samples + 1)
         )
-        self.frame = self._frame()
+        start, step, answer = newton_stencils(self.domain, self.pairs, dtype)
+        scale, x, m, code = start_scale(self.domain), *(read(slots, **{name: 1.0}) for name in ("x", "m", "code"))
+        # y_i goes to its sample; the label's own token, which now holds 2y, is emptied: it would only add rounding.
+        spread = Circuit(slots).clear("y", on=("label",), bound=2 * self.domain.y)
+        labels = copy_head(slots, code, code, read(slots, y=2.0), "y")
+        answers = readout_heads(slots, answer, query=x, key=m, value=read(slots, y=1.0), into="y")
+        most = 2 * scale * samples * self.domain.norm**2 * self.domain.x
+        self.frame = Frame(
+            [self._layer("newton start", start, x, scale * x, read(slots, step=1.0), most)],
+            [self._layer("newton step", step, m, m, read(slots, m=1.0, step=-1.0), 4 * largest)],
+            [
+                Layer(labels, spread.matrices, dtype=dtype, name="label exchange"),
+                Layer(answers, Circuit(slots).matrices, dtype=dtype, name="answer"),
+            ],
+        )
 
-    def promise_after(self, loops: int) -> Certificate:
-        return self._certificate(self.pairs, self._errors(self.pairs, loops)[-1])
+    def _layer(self, name: str, stencil: Stencil, query: Tensor, value: Tensor, moved: Tensor, bound: float) -> Layer:
+        """Claim: on train tokens m grows by `moved`, in which `step` is Σ_j value_j(query·x_j) over the samples.
 
-    @property
-    def worst_loops(self) -> int:
-        """Errors shrink as Newton converges: the last loop need not be the worst."""
-        errors = self._errors(self.pairs, self.horizon)
-        return errors.index(max(errors))
+        The start: m_i = αS x_i, α = 1/(N·largest)², hence αS² ≤ I. A step: m_i ← 2m_i − Σ_j m_j (x_j·m_i); with
+        m_i = M x_i that is M ← 2M − M S M, S = XᵀX. The query's token must not enter S; a linear W_V cannot zero it as
+        the paper writes, so its score is masked. A slot `step` holds the attention's output beside m, because the MLP
+        has to double m: the paper's layout has no such slot.
+        Assumes: m is zero except on train tokens. Bound: `newton_errors`. Cost: one layer, 2·pairs heads.
+        """
+        key, masked = read(self.slots, x=1.0), read(self.slots, query=1.0)
+        heads = readout_heads(self.slots, stencil, query=query, key=key, value=value, masked=masked)
+        circuit = Circuit(self.slots).move(moved, "m", on=("train",), bound=bound).clear("step")
+        return Layer(heads, circuit.matrices, dtype=self.dtype, name=name)
 
-    def _errors(self, pairs: int, loops: int) -> list[float]:
-        return newton_errors(self.domain, newton_stencils(self.domain, pairs, self.tokens, self.dtype), loops)
-
-    def _certificate(self, pairs: int, error: float) -> Certificate:
+    def promise(self, pairs: int, loops: int) -> Certificate:
         """From ‖P̂ − P‖_F to the prediction: |x_query·(P̂ − P)y| ≤ norm·error·√N·y, and the answer's own readout.
 
         Its scores x_query·m̂ reach norm·(inverse_norm + error), and it was made for 1/64 beyond the exact ones.
         """
-        domain = self.domain
-        if error > ROOM * inverse_norm(domain):
-            return Certificate({"loop": math.inf}, self.dtype)
-        _, step, answer = newton_stencils(domain, pairs, self.tokens, self.dtype)
+        domain, stencils = self.domain, newton_stencils(self.domain, pairs, self.dtype)
+        (_, step, answer), error = stencils, newton_errors(domain, stencils, loops)[-1]
         inverse = error * domain.norm * domain.samples**0.5 * domain.y
-        terms = {f"loop {name}": part for name, part in share(inverse, step.terms).items()}
+        if error > ROOM * inverse_norm(domain):
+            inverse = math.inf
         own = answer.error(domain.samples * domain.y)
-        terms |= {f"answer {name}": part for name, part in share(own, answer.terms).items()}
-        return Certificate(terms, self.dtype)
+        return Certificate(share(inverse, step.terms, "loop ") | share(own, answer.terms, "answer "), self.dtype)
 
-    def _bound(self, pairs: int, horizon: int) -> float:
-        return self._certificate(pairs, max(self._errors(pairs, horizon))).bound
-
-    def _frame(self) -> Frame:
-        start, step, answer = newton_stencils(self.domain, self.pairs, self.tokens, self.dtype)
-        code = read(self.slots, code=1.0)
-        # y_i goes to its sample; the label's own token, which now holds 2y, is emptied: it would only add rounding.
-        spread = Circuit(self.slots).clear("y", off=others(self.slots, "label", kinds=KINDS), bound=2 * self.domain.y)
-        labels = copy_head(self.slots, code, code, read(self.slots, y=2.0), "y")
-        heads = readout_heads(
-            self.slots,
-            answer,
-            query=read(self.slots, x=1.0),
-            key=read(self.slots, m=1.0),
-            value=read(self.slots, y=1.0),
-            into="y",
-            one=constant(self.slots, *KINDS),
-            sink=read(self.slots, sink=1.0),
-        )
-        return Frame(
-            [start_layer(self.slots, start, self.domain)],
-            [newton_layer(self.slots, step, self.domain)],
-            [
-                Layer(labels, spread.matrices, dtype=self.dtype, name="label exchange"),
-                Layer(heads, Circuit(self.slots).matrices, dtype=self.dtype, name="answer"),
-            ],
-        )
+    def worst_promise(self, pairs: int) -> Certificate:
+        """Errors shrink as Newton converges: the last loop need not be the worst."""
+        errors = newton_errors(self.domain, newton_stencils(self.domain, pairs, self.dtype), self.horizon)
+        return self.promise(pairs, errors.index(max(errors)))
 
     def prompt(self, xs: Tensor, labels: Tensor, x_query: Tensor) -> Tensor:
         return pair_tokens(self.slots, xs, labels, x_query)
@@ -135,51 +123,6 @@ class LoopedNewton(LoopedRegression):
 ROOM = 2.0**-6
 
 
-def newton_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
-    """Claim: m_i ← 2m_i − Σ_j m_j (x_j·m_i) on train tokens; with m_i = M x_i that is M ← 2M − M S M, S = XᵀX.
-
-    Assumes: m is zero except on train tokens; the query's token is masked, its score being no leverage. A slot `step`
-    holds the attention's output beside m, because the MLP has to double m: the paper's layout has no such slot.
-    Bound: `newton_errors`. Cost: one layer, 2·pairs heads.
-    """
-    heads = readout_heads(
-        slots,
-        stencil,
-        query=read(slots, m=1.0),
-        key=read(slots, x=1.0),
-        value=read(slots, m=1.0),
-        into="step",
-        one=constant(slots, *KINDS),
-        sink=read(slots, sink=1.0),
-        masked=read(slots, query=1.0),
-    )
-    circuit = Circuit(slots).move(
-        read(slots, m=1.0, step=-1.0), "m", off=others(slots, "train", kinds=KINDS), bound=4 * inverse_norm(domain)
-    )
-    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="newton step")
-
-
-def start_layer(slots: Slots, stencil: Stencil, domain: Domain) -> Layer:
-    """Claim: m_i = αS x_i on train tokens, α = 1/(N·largest)², hence αS² ≤ I.
-
-    The query's token must not enter S; a linear W_V cannot zero it as the paper writes, so its score is masked.
-    """
-    heads = readout_heads(
-        slots,
-        stencil,
-        query=read(slots, x=1.0),
-        key=read(slots, x=1.0),
-        value=read(slots, x=start_scale(domain)),
-        into="step",
-        one=constant(slots, *KINDS),
-        sink=read(slots, sink=1.0),
-        masked=read(slots, query=1.0),
-    )
-    bound = start_scale(domain) * domain.samples * domain.norm**2 * domain.x
-    circuit = Circuit(slots).move(read(slots, step=1.0), "m", off=others(slots, "train", kinds=KINDS), bound=2 * bound)
-    return Layer(heads, circuit.clear("step").matrices, dtype=stencil.dtype, name="newton start")
-
-
 def start_scale(domain: Domain) -> float:
     """α of Eq. 5; the eigenvalues of S are N times those of XᵀX/N, and may exceed `largest` by the check's slack."""
     require_scale(**{"λmax(XᵀX/n)": domain.largest})
@@ -192,18 +135,20 @@ def inverse_norm(domain: Domain) -> float:
 
 
 @cache
-def newton_stencils(domain: Domain, pairs: int, tokens: int, dtype: torch.dtype) -> tuple[Stencil, Stencil, Stencil]:
+def newton_stencils(domain: Domain, pairs: int, dtype: torch.dtype) -> tuple[Stencil, Stencil, Stencil]:
     """For the start (scores x·x), the step (leverages x·Mx ≤ 1) and the answer (scores x_query·m)."""
-    width = domain.features + 1
-    longest = domain.norm * inverse_norm(domain) * (1 + ROOM)
+    tokens, width, longest = (
+        2 * domain.samples + 2,
+        domain.features + 1,
+        domain.norm * inverse_norm(domain) * (1 + ROOM),
+    )
 
-    def best(reach: float, cauchy: float) -> Stencil:
-        return Stencil(
-            pairs, reach=reach, tokens=tokens, summed=domain.samples, width=width, dtype=dtype, cauchy=cauchy
-        ).balanced()
+    def best(reach: float, cauchy: float = 1.0) -> Stencil:
+        sizes = {"tokens": tokens, "summed": domain.samples, "width": width}
+        return Stencil(pairs, reach=reach, **sizes, dtype=dtype, cauchy=cauchy).balanced()
 
     square = domain.norm**2 * (1 + 3 * SLACK)
-    return best(square, 1.0), best(1 + ROOM, max(1.0, longest / (1 + ROOM))), best(longest, 1.0)
+    return best(square), best(1 + ROOM, max(1.0, longest / (1 + ROOM))), best(longest)
 
 
 def newton_errors(domain: Domain, stencils: tuple[Stencil, Stencil, Stencil], loops: int) -> list[float]:

@@ -9,22 +9,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape, require_within
 from emulon.certify.rounding import unit
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
-from emulon.looped.gradient_descent import DescentLoop, RepresentationNetwork
+from emulon.looped.gradient_descent import LoopedDescent, RepresentationNetwork
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, constant, eye, join, no_heads, others, read, write, zeros
-from emulon.looped.transformer import HORIZON, LoopedRun, LoopedTransformer, descent, fewest_pairs, leaky, product
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, eye, join, no_heads, read, write, zeros
+from emulon.looped.transformer import HORIZON, LoopedRun, descent, leaky, product
 
 SERIES_KINDS = ("sink", "train", "query")
 
 
-class LoopedAutoRegression(LoopedTransformer):
+class LoopedAutoRegression(LoopedDescent):
     """Claim: `predict` returns A_T·Φ(x_{N+1−q}, …, x_N), A_T after T exact gradient steps of size η from A_0 = 0 on
     (1/2N)Σ_t‖x_t − A·Φ(x_{t−q}, …, x_{t−1})‖², t = 1, …, N, with x_t = 0 for t < 1, up to `certificate_after(T)`.
 
@@ -57,26 +56,25 @@ class LoopedAutoRegression(LoopedTransformer):
         horizon: int = HORIZON,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__(domain, dtype=dtype, horizon=horizon)
+        super().__init__(
+            domain,
+            tokens=domain.samples + 2,
+            step_size=step_size,
+            dtype=dtype,
+            horizon=horizon,
+            feature_error=representation.error(dtype),
+        )
         self.representation, self.order = representation, order
         if representation.inputs % order:
             raise BadShape(f"the representation reads {representation.inputs} numbers, not {order} vectors of one size")
         representation.require(self.domain.features)
         self.outputs = representation.inputs // order
-        self.step_size = 1 / self.domain.largest if step_size is None else step_size
-        tokens = self.domain.samples + 2
-        self.descent = DescentLoop(self.domain, self.step_size, tokens, dtype, representation.error(dtype))
-        self.pairs = fewest_pairs(self.descent.bound, tolerance, horizon)
-        length = code_length(tokens)
+        self.pairs = self.fewest_pairs(tolerance)
         sizes = {"x": self.domain.features, **dict.fromkeys(("now", "y", "res", "step"), self.outputs)}
-        codes = {"code": length} | {f"before_{lag}": length for lag in range(1, order + 1)}
-        self.slots = Slots(**sizes, **codes, **dict.fromkeys(SERIES_KINDS, 1), **representation.slots)
-        off = others(self.slots, "train", "query", kinds=SERIES_KINDS)
-        self.frame = Frame(
-            [self._window(), *representation.layers(self.slots, "x", off, dtype)],
-            [self.descent.layer(self.slots, self.pairs, SERIES_KINDS)],
-            [],
-        )
+        codes = dict.fromkeys(("code", *(f"before_{lag}" for lag in range(1, order + 1))), code_length(self.tokens))
+        self.slots = TokenSlots(SERIES_KINDS, **sizes, **codes, **representation.slots)
+        lift = representation.layers(self.slots, "x", ("train", "query"), dtype)
+        self.frame = Frame([self._window(), *lift], [self.step_layer()], [])
 
     def _window(self) -> Layer:
         """Lemma A.3: head h copies from the token h places before; what lies before the start is the sink's zero.
@@ -91,12 +89,8 @@ class LoopedAutoRegression(LoopedTransformer):
             place[start : start + self.outputs] = eye(self.outputs)
             query = read(self.slots, **{f"before_{lag}": 1.0})
             heads.append(copy_head(self.slots, query, key, read(self.slots, now=place), "ping"))
-        off = others(self.slots, "train", kinds=SERIES_KINDS)
-        circuit = Circuit(self.slots).move(read(self.slots, now=-1.0), "res", off=off, bound=self.domain.y)
+        circuit = Circuit(self.slots).move(read(self.slots, now=-1.0), "res", on=("train",), bound=self.domain.y)
         return Layer(join(*heads), circuit.matrices, dtype=self.dtype, name="window")
-
-    def promise_after(self, loops: int) -> Certificate:
-        return self.descent.certificate(self.pairs, loops)
 
     def windows(self, series: Float[Tensor, "... time outputs"]) -> Float[Tensor, "... windows inputs"]:
         """(x_{t−q}, …, x_{t−1}) for t = 1, …, N+1, zero before the start: what the pre-transformer assembles."""
@@ -105,13 +99,12 @@ class LoopedAutoRegression(LoopedTransformer):
 
     def prompt(self, series: Tensor) -> Tensor:
         """Tokens sink, x_1, …, x_N, query, each with the codes of its own place and of the q places before."""
-        count = self.domain.samples + 2
-        tokens = series.new_zeros(*series.shape[:-2], count, self.slots.width)
+        tokens = series.new_zeros(*series.shape[:-2], self.tokens, self.slots.width)
         tokens[..., 0, self.slots["sink"]] = 1.0
         tokens[..., 1:-1, self.slots["train"]] = 1.0
         tokens[..., -1, self.slots["query"]] = 1.0
         tokens[..., 1:-1, self.slots["now"]] = series
-        codes, places = position_codes(count).to(series.dtype), torch.arange(count, device="cpu")
+        codes, places = position_codes(self.tokens).to(series.dtype), torch.arange(self.tokens, device="cpu")
         tokens[..., self.slots["code"]] = codes
         for lag in range(1, self.order + 1):
             tokens[..., self.slots[f"before_{lag}"]] = codes[(places - lag).clamp(min=0)]
@@ -143,7 +136,7 @@ class LoopedAutoRegression(LoopedTransformer):
 CHAIN_KINDS = ("sink", "train", "query", "other")
 
 
-class LoopedChainOfThought(LoopedTransformer):
+class LoopedChainOfThought(LoopedDescent):
     """Claim: given N chains x, s¹, …, s^L with s^{ℓ+1} = σ(W_ℓ s^ℓ) and the start x̂, …, ŝ^ℓ of another, `predict`
     returns σ(A_T ŝ^ℓ), A_T after T exact gradient steps of size η from 0 on (1/2N)Σ‖A s^ℓ_i − σ⁻¹(s^{ℓ+1}_i)‖².
 
@@ -176,38 +169,31 @@ class LoopedChainOfThought(LoopedTransformer):
         horizon: int = HORIZON,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        super().__init__(domain, dtype=dtype, horizon=horizon)
         if not 0 < slope <= 1:
             raise OutOfDomain(f"the leaky ReLU's slope must be in (0, 1] to be inverted, got {slope}")
+        super().__init__(
+            domain,
+            tokens=(domain.samples + 1) * (depth + 1) + 1,
+            step_size=step_size,
+            dtype=dtype,
+            horizon=horizon,
+            label_error=4 * unit(dtype) * domain.y,
+        )
         self.depth, self.slope = depth, slope
-        self.step_size = 1 / self.domain.largest if step_size is None else step_size
-        tokens = (self.domain.samples + 1) * (depth + 1) + 1
-        label_error = 4 * unit(dtype) * self.domain.y
-        self.descent = DescentLoop(self.domain, self.step_size, tokens, dtype, label_error=label_error)
-        self.pairs = fewest_pairs(self._bound, tolerance, horizon)
-        self.slots = Slots(
+        self.pairs = self.fewest_pairs(tolerance)
+        self.slots = TokenSlots(
+            CHAIN_KINDS,
             **dict.fromkeys(("state", "following", "x", "y", "res", "step"), self.domain.features),
             **dict.fromkeys(("stage", "next_stage", "wanted"), depth + 1),
             code=code_length(self.domain.samples + 1),
             sample=1,
-            **dict.fromkeys(CHAIN_KINDS, 1),
         )
-        self.frame = Frame(
-            [self._find(), self._filter()],
-            [self.descent.layer(self.slots, self.pairs, CHAIN_KINDS)],
-            [self._activate()],
-        )
+        self.frame = Frame([self._find(), self._filter()], [self.step_layer()], [self._activate()])
 
-    def promise_after(self, loops: int) -> Certificate:
-        return self._activated(self.descent.certificate(self.pairs, loops))
-
-    def _bound(self, pairs: int, loops: int) -> float:
-        return self._activated(self.descent.certificate(pairs, loops)).bound
-
-    def _activated(self, loop: Certificate) -> Certificate:
+    def promise(self, pairs: int, loops: int) -> Certificate:
         """σ is 1-Lipschitz, and rounds."""
-        activation = 2 * unit(self.dtype) * self.descent.largest_prediction(self.horizon)
-        return replace(loop, terms=dict(loop.terms) | {"activation": activation})
+        loop = super().promise(pairs, loops)
+        return replace(loop, terms=dict(loop.terms) | {"activation": 2 * unit(self.dtype) * self.largest_prediction()})
 
     def _find(self) -> Layer:
         """One head tells every token the stage ℓ of the last one; one fetches the next state of the same chain.
@@ -216,9 +202,7 @@ class LoopedChainOfThought(LoopedTransformer):
         2·sample − 5) is exactly 1 there and 0 elsewhere.
         """
         slots = self.slots
-        stage = copy_head(
-            slots, constant(slots, *CHAIN_KINDS), GAP * read(slots, query=1.0), read(slots, stage=1.0), "wanted"
-        )
+        stage = copy_head(slots, slots.one, GAP * read(slots, query=1.0), read(slots, stage=1.0), "wanted")
         following = copy_head(
             slots,
             torch.cat([read(slots, code=1.0), read(slots, next_stage=1.0)]),
@@ -235,21 +219,14 @@ class LoopedChainOfThought(LoopedTransformer):
 
     def _filter(self) -> Layer:
         """x = s^ℓ on train and query tokens, res = −σ⁻¹(s^{ℓ+1}) on train tokens, zero on all others (Eq. 7)."""
-        slots = self.slots
-        kept = others(slots, "train", "query", kinds=CHAIN_KINDS)
-        circuit = Circuit(slots).move(read(slots, state=1.0), "x", off=kept, bound=self.domain.x)
-        circuit.leaky(
-            read(slots, following=1.0),
-            "res",
-            slope=1 / self.slope,
-            scale=-1.0,
-            off=others(slots, "train", kinds=CHAIN_KINDS),
-            bound=self.domain.x,
-        )
+        slots, bound = self.slots, self.domain.x
+        circuit = Circuit(slots).move(read(slots, state=1.0), "x", on=("train", "query"), bound=bound)
+        labels = {"slope": 1 / self.slope, "scale": -1.0, "bound": bound}
+        circuit.move(read(slots, following=1.0), "res", on=("train",), **labels)
         return Layer(no_heads(slots), circuit.matrices, dtype=self.dtype, name="filter")
 
     def _activate(self) -> Layer:
-        circuit = Circuit(self.slots).leaky(read(self.slots, y=1.0), "step", slope=self.slope)
+        circuit = Circuit(self.slots).move(read(self.slots, y=1.0), "step", slope=self.slope)
         return Layer(no_heads(self.slots), circuit.matrices, dtype=self.dtype, name="activation")
 
     def prompt(self, chains: Tensor, start: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.attention import Slots
 from emulon.certify import Certificate, Domain
 from emulon.certify.certificate import Run, SealedModule, require_answer, require_own_dtype
 from emulon.certify.functions import distance
@@ -24,7 +23,7 @@ from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import MOST_PAIRS
-from emulon.looped.layer import Frame
+from emulon.looped.layer import Frame, TokenSlots
 
 # Data of regressions; labels may be numbers or vectors.
 Inputs = Float[Tensor, "... samples inputs"]
@@ -35,29 +34,12 @@ Query = Float[Tensor, "... inputs"]
 HORIZON = 50
 
 
-def fewest_pairs(bound: Callable[[int, int], float], tolerance: float | None, horizon: int) -> int:
-    """The fewest ± pairs whose bound(pairs, loops) keeps the tolerance up to the horizon; without one, the best pairs.
-
-    Where the bound up to the horizon is infinite, the best pairs are those of a single loop.
-    """
-    bounds = {}
-    for pairs in range(1, MOST_PAIRS + 1):
-        bounds[pairs] = bound(pairs, horizon)
-        if tolerance is not None and bounds[pairs] <= tolerance:
-            return pairs
-    best = min(bounds, key=lambda pairs: bounds[pairs])
-    if bounds[best] == math.inf:
-        best = min(bounds, key=lambda pairs: bound(pairs, 1))
-    if tolerance is None:
-        return best
-    advice = ", shorten the horizon, narrow the domain, or use a wider dtype"
-    raise ToleranceTooTight(f"{best} pairs of heads over {horizon} loops", tolerance, bounds[best], advice)
-
-
-def share(total: float, terms: Mapping[str, float]) -> dict[str, float]:
+def share(total: float, terms: Mapping[str, float], prefix: str = "") -> dict[str, float]:
     """Split an accumulated bound over the named terms of the step it is proportional to."""
+    if not total < math.inf:
+        return {prefix.strip(): math.inf}
     step = sum(terms.values())
-    return {name: total * (part / step) if part else 0.0 for name, part in terms.items()}
+    return {prefix + name: total * (part / step) for name, part in terms.items()}
 
 
 class LoopedTransformer(SealedModule):
@@ -70,8 +52,9 @@ class LoopedTransformer(SealedModule):
     """
 
     domain: Domain
-    slots: Slots
+    slots: TokenSlots
     frame: Frame
+    pairs: int
     dimensions: tuple[int, ...] = (2, 2, 1)  # of each tensor of one problem; in front of them is the batch
 
     def __init__(self, domain: Domain, *, dtype: torch.dtype, horizon: int) -> None:
@@ -85,23 +68,41 @@ class LoopedTransformer(SealedModule):
         self.domain, self.dtype, self.horizon = domain, dtype, horizon
 
     @abstractmethod
-    def promise_after(self, loops: int) -> Certificate:
-        """The bound after so many loops, for the weights that it was made with."""
+    def promise(self, pairs: int, loops: int) -> Certificate:
+        """|prediction − exact iterate| after so many loops with so many ± pairs of heads."""
+
+    def worst_promise(self, pairs: int) -> Certificate:
+        """The largest up to the horizon: by default that of the last loop, as errors only add up."""
+        return self.promise(pairs, self.horizon)
+
+    def fewest_pairs(self, tolerance: float | None) -> int:
+        """The fewest ± pairs that keep the tolerance up to the horizon; without one, the best pairs.
+
+        Where the bound up to the horizon is infinite, the best pairs are those of a single loop.
+        """
+        bounds = {}
+        for pairs in range(1, MOST_PAIRS + 1):
+            bounds[pairs] = self.worst_promise(pairs).bound
+            if tolerance is not None and bounds[pairs] <= tolerance:
+                return pairs
+        best = min(bounds, key=lambda pairs: bounds[pairs])
+        if bounds[best] == math.inf:
+            best = min(bounds, key=lambda pairs: self.promise(pairs, 1).bound)
+        if tolerance is None:
+            return best
+        advice = ", shorten the horizon, narrow the domain, or use a wider dtype"
+        raise ToleranceTooTight(f"{best} pairs of heads over {self.horizon} loops", tolerance, bounds[best], advice)
 
     def certificate_after(self, loops: int) -> Certificate:
         """|prediction − exact iterate| after so many loops, for every input of the domain."""
         self.require_unchanged()
-        return self.promise_after(loops)
-
-    @property
-    def worst_loops(self) -> int:
-        """The number of loops up to the horizon whose bound is the largest: the last, where errors only add up."""
-        return self.horizon
+        return self.promise(self.pairs, loops)
 
     @property
     def certificate(self) -> Certificate:
         """|prediction − exact iterate| after any number of loops up to the horizon, for every input of the domain."""
-        return self.certificate_after(self.worst_loops)
+        self.require_unchanged()
+        return self.worst_promise(self.pairs)
 
     @abstractmethod
     def answers(self, tokens: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ of other packages, with tests of their own.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import mpmath
@@ -173,7 +173,6 @@ class Registers:
 
     line: object
     void: float
-    slack: dict[int, list[float]] = field(default_factory=dict)
 
     def forward(self, phases, given, follows=False):
         """(error, known) of the given registers, and of those that the phases write."""
@@ -189,10 +188,9 @@ class Registers:
                     error = unknown(len(error.each))
                 error = error.plus(Error([own(phase, self.line)] * len(error.each)))
             box = phase.ranges.output
-            limit = self.void * min(hi - lo for lo, hi in zip(box.lo.tolist(), box.hi.tolist(), strict=True))
-            limit = math.inf if isinstance(layer, Constant) else limit
-            known = follows or all(e <= limit for e in error.each)
-            self.slack[id(phase)] = [min(e, limit) if known else 0.0 for e in error.each]
+            pairs = [*zip(box.lo.tolist(), box.hi.tolist(), strict=True)]
+            limit = min([self.void * (hi - lo) for lo, hi in pairs] + [lo / 10 for lo, _ in pairs if lo > 0])
+            known = follows or isinstance(layer, Constant) or all(e <= limit for e in error.each)
             found.append((error, known))
         return found
 
@@ -200,9 +198,7 @@ class Registers:
         layer, ranges = phase.layer, phase.ranges
         root = isinstance(layer, ReciprocalRoot) and layer.coarse is not None
         parts = self.forward(phase.phases, read, read[0][1] if root else follows)
-        kept, exact = dict(self.slack), [(Error([0.0] * len(each.each)), True) for each, _ in read]
-        local = self.forward(phase.phases, exact)
-        self.slack = kept
+        local = self.forward(phase.phases, [(Error([0.0] * len(each.each)), True) for each, _ in read])
         error = parts[-1][0]
         if all(known for _, known in parts[:-1]):
             error = error.least(self.by_map(layer, ranges, [each for each, _ in read], local).plus(local[-1][0]))

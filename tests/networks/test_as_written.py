@@ -98,13 +98,13 @@ def test_a_file_keeps_the_module_as_written(saved):
 @pytest.mark.parametrize("what", ["numerators", "squares", "most", "scale"])
 def test_a_file_that_says_another_module_is_not_believed(saved, tmp_path, what):
     tensors, facts = read_sealed(saved[1], "network")
-    at = next(k for k, phase in enumerate(facts["phases"]) if phase["kind"] == "Attention")
+    at = next(k for k, phase in enumerate(facts["layers"]) if phase["kind"] == "Attention")
     if what == "most":
-        facts["phases"][-1]["layer"]["most"] = 0.5
+        facts["layers"][-1]["layer"]["most"] = 0.5
     elif what == "scale":
-        facts["phases"][at]["layer"]["scale"] = -1.0
+        facts["layers"][at]["layer"]["scale"] = -1.0
     else:
-        name = f"network.phases.0.layer.unrounded.{what}"
+        name = f"network.layers.0.layer.unrounded.{what}"
         tensors[name] = 1.5 * tensors[name]
     write_sealed(tmp_path / "lie.safetensors", "network", tensors, facts)
     with pytest.raises(BadFile, match="compile it again"):

@@ -89,7 +89,7 @@ def test_what_makes_no_sense_is_refused_in_one_line():
     with pytest.raises(EmulonError, match="whole number"):
         compile_iteration(nn.Linear(4, 4).double(), start, -1)
     program = compile_iteration(power_step(X), start, 2)
-    with pytest.raises(EmulonError, match="starts from x alone"):
+    with pytest.raises(EmulonError, match="reads x alone"):
         Interpreter.fitting(program).run(program, start, start)
     with pytest.raises(OutOfDomain, match="outside of what"):
         program(100 * start)

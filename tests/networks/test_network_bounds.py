@@ -27,7 +27,7 @@ from emulon.networks.compiler import compile_iteration
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import AttentionRanges, Box, ErrorBound, ValueRanges, evaluated, require_in_range
 from emulon.networks.linear import Constant, Linear, LinearPhase, affine_interval
-from emulon.networks.planning import SPARE, VOID, from_data, layer_from_box
+from emulon.networks.planning import SPARE, VOID, layer_with_ranges, with_ranges
 from emulon.networks.products import Product, ReciprocalRoot, balance
 from emulon.networks.program import distance_by_arb
 from emulon.networks.softmaxes import power_for, softmax_for
@@ -136,16 +136,10 @@ def test_errors_propagate_as_the_docstrings_say(name, before, programs) -> None:
     limit = VOID["data"] * (program.box.hi - program.box.lo).min().item()
     again, found = Registers(line, VOID["data"]), program.errors(line, before)
     wanted = again.forward(program.phases, [(given, before <= limit)])
-    compare(again, program.phases, found[1:], [error for error, _ in wanted[1:]])
-
-
-def compare(again, phases, found, wanted=None):
-    for number, (phase, register) in enumerate(zip(phases, found, strict=True)):
-        if wanted is not None:
-            assert register.bound.each[-1].tolist() == about(wanted[number].each, rel=1e-9), phase.layer.name
-            assert register.bound.length[-1].item() == about(wanted[number].length, rel=1e-9), phase.layer.name
-        assert register.slack.register.tolist() == about(again.slack[id(phase)], rel=1e-9)
-        compare(again, phase.phases, register.parts)
+    for phase, register, (error, known) in zip(program.phases, found[1:], wanted[1:], strict=True):
+        assert register.bound.each[-1].tolist() == about(error.each, rel=1e-9), phase.layer.name
+        assert register.bound.length[-1].item() == about(error.length, rel=1e-9), phase.layer.name
+        assert register.known[-1].item() == known
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0])
@@ -323,7 +317,7 @@ def test_what_a_head_may_have_inside_is_what_its_box_allows() -> None:
         phase = AttentionPhase(layer, ValueRanges(box, box, known), 3)
         with nullcontext() if fits else pytest.raises(OutOfDomain, match="‖q‖·‖k‖"):
             assert len(list(phase.prompts(x))) == 2
-    _, [ranges] = from_data([layer], x, 0.25)
+    _, [ranges] = with_ranges([layer], [box], 0.25, [x])
     assert ranges.attention == AttentionRanges(1.25 * seen.q, 1.25 * seen.k, 1.25 * seen.v, seen.score * 1.5625)
 
 
@@ -331,7 +325,7 @@ def test_what_a_head_may_have_inside_is_what_its_box_allows() -> None:
 def test_ranges_of_a_root_in_two_hold_it_for_every_variance(features) -> None:
     """s²v by its formula on 4,096 pieces, 1/√v from 1/20 to ½, widened once."""
     v = Box(torch.full((features,), 4.0, dtype=f64), torch.full((features,), 400.0, dtype=f64))
-    root, ranges = layer_from_box(ReciprocalRoot(name="root", reads=(0,), features=features), [v], SPARE, plan=True)
+    root, ranges = layer_with_ranges(ReciprocalRoot(name="root", reads=(0,), features=features), [v], SPARE)
     assert isinstance(root, ReciprocalRoot) and root.coarse is not None
     t = torch.logspace(2, math.log2(400), 2001, base=2.0, dtype=f64).reshape(1, -1, 1).expand(1, 2001, features)
     registers = [t]
@@ -355,7 +349,8 @@ def test_a_variance_is_widened_by_a_factor_and_other_numbers_under_roots_near_ze
     layer = Linear(name="v", reads=(0,), weight=numbers([1.0], [1.0]), bias=numbers(0.0, 0.0))
     root = ReciprocalRoot(name="root", reads=(1,), features=2)
     for x, lo, hi in (([2.0, 3.0], 1.75 - 0.75e-3, 3.25 + 0.75e-3), ([0.5, 3.0], 0.5 / 1.5625, 3 * 1.5625)):
-        _, [ranges, _] = from_data([layer, root], numbers([[each] for each in x]), 0.25)
+        data = numbers([[each] for each in x])
+        _, [ranges, _] = with_ranges([layer, root], [Box(numbers(min(x)), numbers(max(x)))], 0.25, [data])
         assert (ranges.output.lo[0].item(), ranges.output.hi[0].item()) == about((lo, hi))
 
 
@@ -365,7 +360,9 @@ def test_numbers_of_a_run_stay_as_far_from_the_edges_as_they_may_be_off() -> Non
     phase = LinearPhase(layer, ValueRanges(Box(numbers(0.0), numbers(1.0)), box))
     for register, slack, fits in (([0.1, 0.9], 0.05, True), ([0.1, 0.5], 0.2, False), ([0.5, 0.9], 0.2, False)):
         with nullcontext() if fits else pytest.raises(OutOfDomain, match="outside of its range"):
-            require_in_range(phase, numbers([register]), numbers(slack, slack))
+            require_in_range(phase, numbers([register]), slack)
+    assert phase.limit(0.5) == 0.5 and phase.ranges.output.inner(0.1) == 0.1
+    assert [Box(numbers(lo, -1.0), numbers(4.0, 1.0)).inner(0.25) for lo in (0.0, 1.0)] == [0.5, 0.1]
 
 
 # Certificates and audits
@@ -412,14 +409,14 @@ def halving(steps: int):
 def test_errors_of_steps_grow_by_the_layers_of_a_step() -> None:
     program, _ = halving(4)
     line = identity_grid(program.capacity.reach)
-    once = program.body.errors(line)[-1].bound.each[-1].max().item()
+    once = program.errors(line)[-1].bound.each[-1].max().item()
     assert program.certificate_on(line).bound == about(once * (1 + 0.5 + 0.25 + 0.125), rel=1e-7)
 
 
 def test_an_audit_of_steps_is_of_the_last_state_against_all_exact_steps() -> None:
     program, start = halving(3)
     ran = program(start)
-    states = ran.states.clone()
-    states[0, 3, 0] += numbers(3e-4, -4e-4, 0.0)
-    assert replace(ran, states=states).audit.terms == {"distance to exact": pytest.approx(4e-4, rel=1e-9)}
+    assert replace(ran, register=ran.register + numbers(3e-4, -4e-4, 0.0)).audit.terms == {
+        "distance to exact": pytest.approx(4e-4, rel=1e-9)
+    }
     assert ran.bounds.bound == ran.audit.bound and program.certificate.bound == ran.certificate.bound

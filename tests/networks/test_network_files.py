@@ -61,7 +61,7 @@ def set_at(facts, path, value):
     facts[last] = value
 
 
-SOFTMAX = ("phases", 1, "plan", "softmax")
+SOFTMAX = ("softmaxes", 0)
 
 
 @pytest.mark.parametrize(
@@ -72,26 +72,28 @@ SOFTMAX = ("phases", 1, "plan", "softmax")
         ("gelu", (*SOFTMAX, "interpolation"), float("inf"), "has no bound"),
         ("gelu", (*SOFTMAX, "f"), "tanh(t)", "for another function"),
         ("gelu", (*SOFTMAX, "grid", "bands"), [{"lo": -1.0, "hi": 1.0}], "has no bound"),
-        ("gelu", ("phases", 1, "kind"), "Gate", "lacks the field|has an unknown field"),
-        ("gelu", SOFTMAX, None, "neither gate nor softmax"),
+        ("gelu", ("layers", 1, "kind"), "Gate", "lacks the field|has an unknown field"),
+        ("gelu", ("softmaxes",), [], "neither gate nor softmax"),
         ("gelu", ("source",), "hearsay", "not one of domain, data"),
         ("gelu", ("source",), "domain", "may leave its range"),
         ("gelu", ("tolerance",), "small", "tolerance of the network is 'small'"),
-        ("gelu", ("phases", 0, "layer", "reads"), [4], "not there yet"),
-        ("gelu", ("phases", 0, "layer", "bias"), "network.phases.2.layer.bias", "not the name of an array"),
-        ("gelu", ("phases", 2, "layer", "weight"), "network.phases.4.layer.weight", "not the name of an array"),
-        ("gelu", ("phases", 1, "plan", "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
+        ("gelu", ("layers", 0, "layer", "reads"), [4], "not there yet"),
+        ("gelu", ("layers", 0, "layer", "bias"), "network.layers.2.layer.bias", "not the name of an array"),
+        ("gelu", ("layers", 2, "layer", "weight"), "network.layers.4.layer.weight", "not the name of an array"),
+        ("gelu", ("layers", 1, "ranges", "output"), {"lo": "network.box.lo", "hi": "network.box.hi"}, "has 5 ranges"),
         ("gelu", ("shape",), [10**9, 5], "is not possible"),
+        ("gelu", ("steps",), 2, r"2 steps from \(5,\) to \(2,\) are not possible"),
+        ("domain", ("steps",), 10**9, "are not possible"),
         ("gelu", ("out_shape",), [3], "output is of"),
-        ("gelu", ("phases", 0, "layer", "name"), "1 1 gelu", "two layers have one name"),
+        ("gelu", ("layers", 0, "layer", "name"), "1 1 gelu", "two layers have one name"),
         ("gelu", ("box",), {"lo": "network.box.hi", "hi": "network.box.lo"}, "the box is empty"),
-        ("relu", ("phases", 1, "layer", "low"), 1.5, "is a gate of 1.5"),
-        ("domain", ("phases", 1, "layer", "low"), 0.5, "is a gate of 0.5"),
-        ("relu", ("phases", 1, "plan", "sharpness"), 3.0, "sharpness of 3"),
-        ("relu", ("phases", 1, "plan", "sharpness"), 2.0**300, "sharpness of 2"),
-        ("domain", ("phases", 0, "plan", "attention", "score"), -1.0, "has no ranges of attention"),
-        ("domain", ("phases", 0, "plan", "attention"), None, "has no ranges of attention"),
-        ("domain", ("phases", 0, "plan", "attention", "q"), 1e-3, "may leave its range"),
+        ("relu", ("layers", 1, "layer", "low"), 1.5, "is a gate of 1.5"),
+        ("domain", ("layers", 1, "layer", "low"), 0.5, "is a gate of 0.5"),
+        ("relu", ("sharpnesses", 0), 3.0, "sharpness of 3"),
+        ("relu", ("sharpnesses", 0), 2.0**300, "sharpness of 2"),
+        ("domain", ("layers", 0, "ranges", "attention", "score"), -1.0, "has no ranges of attention"),
+        ("domain", ("layers", 0, "ranges", "attention"), None, "has no ranges of attention"),
+        ("domain", ("layers", 0, "ranges", "attention", "q"), 1e-3, "may leave its range"),
     ],
 )
 def test_a_file_with_its_checksum_made_anew_is_not_believed(name, path, value, message, saved, tmp_path):
@@ -125,9 +127,9 @@ def test_no_field_may_be_missing(saved, tmp_path):
 
 
 def test_an_older_file_is_refused_in_one_line(saved, tmp_path):
-    content = (saved / "relu.safetensors").read_bytes().replace(b'\\"format\\": \\"3', b'\\"format\\": \\"2')
+    content = (saved / "relu.safetensors").read_bytes().replace(b'\\"format\\": \\"4', b'\\"format\\": \\"3')
     (tmp_path / "old.safetensors").write_bytes(content)
-    with pytest.raises(BadFile, match="has format 2, this emulon reads 3") as refusal:
+    with pytest.raises(BadFile, match="has format 3, this emulon reads 4") as refusal:
         load_network(tmp_path / "old.safetensors")
     assert "\n" not in str(refusal.value)
 

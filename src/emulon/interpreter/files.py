@@ -29,7 +29,7 @@ from emulon.interpreter.program import Program
 from emulon.interpreter.verification import false_claim
 from emulon.softmax import Grid
 
-FORMAT = {"interpreter": "2", "program": "5", "network": "3"}
+FORMAT = {"interpreter": "2", "program": "5", "network": "4"}
 # Facts of a program that are numbers, of its plan or its descent; the domain and the loss stand beside them.
 PLAIN = {
     "name": str,

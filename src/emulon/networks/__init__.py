@@ -1,12 +1,7 @@
 """Any network by prompt: its weights stand in the prompt, and the interpreter of `compile` runs it."""
 
 from emulon.networks.builder import traced
-from emulon.networks.compiler import (
-    IterationProgram,
-    IterationRun,
-    compile_iteration,
-    compile_network,
-)
+from emulon.networks.compiler import compile_iteration, compile_network
 from emulon.networks.files import load_network, save_network
 from emulon.networks.layers import Box
 from emulon.networks.modules import Expression, Heads, classes_of, heads_of
@@ -16,8 +11,6 @@ __all__ = [
     "Box",
     "Expression",
     "Heads",
-    "IterationProgram",
-    "IterationRun",
     "NetworkProgram",
     "NetworkRun",
     "classes_of",

@@ -10,23 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from emulon.certify.domain import require_scale
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.core.files import checked
 from emulon.expressions import parse
 from emulon.interpreter.files import BadFile, read_sealed, whole, write_sealed
-from emulon.networks.attention import Attention, AttentionPhase
+from emulon.networks.attention import Attention
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import AttentionRanges, Box, Composite, Layer, NetworkPhase, ValueRanges, states
-from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
-from emulon.networks.planning import SHARPEST, SLACK, SPARE, CompositePhase, layer_from_box
+from emulon.networks.linear import Constant, Linear
+from emulon.networks.planning import (
+    SHARPEST,
+    SLACK,
+    SPARE,
+    Choice,
+    layer_with_ranges,
+    phases_of,
+    simple_layers,
+)
 from emulon.networks.products import Norm, Product, ReciprocalRoot
 from emulon.networks.program import NetworkProgram
 from emulon.networks.softmaxes import ROOT, SQUARE, Softmax, softmax_for
@@ -34,44 +41,41 @@ from emulon.networks.softmaxes import ROOT, SQUARE, Softmax, softmax_for
 f64 = torch.float64
 KINDS = (Linear, Constant, Function, Gate, Attention, Product, ReciprocalRoot, Norm)
 LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in KINDS}
-# Attention over more positions than this is not run, and would fill memory with its mask.
-MOST_POSITIONS = 1 << 16
+# Attention over more positions is not run, and would fill memory with its mask; nor are more steps.
+MOST_POSITIONS, MOST_STEPS = 1 << 16, 1 << 20
 AGAIN = "compile it again"
 
 
 @dataclass(frozen=True)
-class PlanRecord:
-    """Of a phase's plan what does not follow from its layer and from the ranges before it."""
+class RangesRecord:
+    """Of the ranges of a layer what does not follow from those before it."""
 
     output: Box
     attention: AttentionRanges | None
-    sharpness: float | None
-    softmax: Softmax | None
-    parts: tuple[PlanRecord, ...]
+    parts: tuple[RangesRecord, ...]
 
     @classmethod
-    def of(cls, phase: NetworkPhase) -> PlanRecord:
-        sharpness, softmax = getattr(phase, "sharpness", None), getattr(phase, "softmax", None)
-        return cls(phase.ranges.output, phase.ranges.attention, sharpness, softmax, tuple(map(cls.of, phase.phases)))
+    def of(cls, ranges: ValueRanges) -> RangesRecord:
+        return cls(ranges.output, ranges.attention, tuple(map(cls.of, ranges.parts)))
 
 
 @dataclass(frozen=True)
-class PhaseRecord:
-    """One phase in a file: its layer's class and fields, and its plan. Parts of a composite follow from its fields."""
+class LayerRecord:
+    """One layer in a file: its class and its fields, from which the parts of a composite follow."""
 
     kind: Literal["Linear", "Constant", "Function", "Gate", "Attention", "Product", "ReciprocalRoot", "Norm"]
     layer: dict[str, Any]
-    plan: PlanRecord
+    ranges: RangesRecord
 
     @classmethod
-    def of(cls, phase: NetworkPhase) -> PhaseRecord:
-        own = {field.name: getattr(phase.layer, field.name) for field in fields(phase.layer)}
-        return cls(type(phase.layer).__name__, own, PlanRecord.of(phase))  # type: ignore[arg-type]  # one of these
+    def of(cls, phase: NetworkPhase) -> LayerRecord:
+        kind: Any = type(phase.layer).__name__
+        return cls(kind, _fields_of(phase.layer), RangesRecord.of(phase.ranges))
 
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """All facts of a network's file."""
+    """All facts of a network's file; gates and functions are those of the `simple_layers`, in their order."""
 
     name: str
     box: Box
@@ -79,7 +83,10 @@ class NetworkRecord:
     out_shape: tuple[int, ...]
     tolerance: float
     source: Literal["domain", "data"]
-    phases: tuple[PhaseRecord, ...]
+    steps: int
+    layers: tuple[LayerRecord, ...]
+    sharpnesses: tuple[float, ...]
+    softmaxes: tuple[Softmax, ...]
 
 
 def save_network(program: NetworkProgram, path: str | Path) -> None:
@@ -89,11 +96,15 @@ def save_network(program: NetworkProgram, path: str | Path) -> None:
         program: What `compile_network` returned.
         path: The file, such as `network.safetensors`.
     """
-    own = {field.name: getattr(program, field.name) for field in fields(NetworkRecord)}
-    record = NetworkRecord(**own | {"phases": tuple(map(PhaseRecord.of, program.phases))})
+    phases = [*_all_phases(program.phases)]
     tensors: dict[str, Tensor] = {}
-    facts = _facts_of(record, "network", tensors)
-    write_sealed(path, "network", tensors, facts)
+    facts = {
+        **{name: value for name, value in _fields_of(program).items() if name != "phases"},
+        "layers": tuple(map(LayerRecord.of, program.phases)),
+        "sharpnesses": tuple(phase.sharpness for phase in phases if isinstance(phase, GatePhase)),
+        "softmaxes": tuple(phase.softmax for phase in phases if isinstance(phase, FunctionPhase)),
+    }
+    write_sealed(path, "network", tensors, _facts_of(facts, "network", tensors))
 
 
 def load_network(path: str | Path) -> NetworkProgram:
@@ -113,16 +124,22 @@ def load_network(path: str | Path) -> NetworkProgram:
         record = checked(NetworkRecord, facts, "the network", tensors)
         layers = [
             checked(LAYERS[each.kind], each.layer, f"layer {number}", tensors)
-            for number, each in enumerate(record.phases)
+            for number, each in enumerate(record.layers)
         ]
-        phases = _phases(layers, [each.plan for each in record.phases], [record.box], record.shape)
-        own = {field.name: getattr(record, field.name) for field in fields(record)}
-        program = NetworkProgram(**own | {"phases": phases})
+        ranges = _ranges(layers, [each.ranges for each in record.layers], [record.box])
+        positions = record.shape[0] if len(record.shape) == 2 else 1
+        phases = phases_of(layers, ranges, _choices(layers, ranges, record), positions)
+        own = {field.name: getattr(record, field.name, phases) for field in fields(NetworkProgram)}
+        program = NetworkProgram(**own)
         _require_sizes(program)
         wrong = _false_claim(program)
     if wrong is not None:
         raise BadFile(f"{path} claims what is not so: {wrong}; {AGAIN}")
     return program
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _facts_of(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
@@ -131,7 +148,7 @@ def _facts_of(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
         tensors[place] = value.contiguous().clone()
         return place
     if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
+        value = _fields_of(value)
     if isinstance(value, dict):
         return {name: _facts_of(part, f"{place}.{name}", tensors) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -139,42 +156,36 @@ def _facts_of(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _phases(
-    layers: Sequence[Layer], plans: Sequence[PlanRecord], inputs: Sequence[Box], shape: Sequence[int]
-) -> tuple[NetworkPhase, ...]:
-    boxes, found = list(inputs), list[NetworkPhase]()
-    if len(layers) != len(plans):
-        raise ValueError(f"there are {len(plans)} plans for {len(layers)} layers")
-    for layer, plan in zip(layers, plans, strict=True):
+def _choices(layers: Sequence[Layer], ranges: Sequence[ValueRanges], record: NetworkRecord) -> Iterator[Choice]:
+    """What the file says of each simple layer; nothing where it says too little, and gates and functions need it."""
+    gates, softmaxes = iter(record.sharpnesses), iter(record.softmaxes)
+    for layer, _ in simple_layers(layers, ranges):
+        if isinstance(layer, Gate):
+            yield next(gates, None)
+        else:
+            yield next(softmaxes, None) if isinstance(layer, Function) else None
+    if [*gates, *softmaxes]:
+        raise ValueError("it has more gates or softmaxes than layers")
+
+
+def _ranges(layers: Sequence[Layer], records: Sequence[RangesRecord], inputs: Sequence[Box]) -> list[ValueRanges]:
+    """With what layers read, which follows from what is written before them."""
+    boxes, found = list(inputs), list[ValueRanges]()
+    if len(layers) != len(records):
+        raise ValueError(f"there are {len(records)} ranges for {len(layers)} layers")
+    for layer, record in zip(layers, records, strict=True):
         if any(not 0 <= read < len(boxes) for read in layer.reads) or not (layer.reads or isinstance(layer, Constant)):
             raise ValueError(f"{layer.name} reads a register that is not there yet")
-        given = [boxes[read] for read in layer.reads]
-        found.append(_phase(layer, plan, given, shape))
-        boxes.append(plan.output)
-    return tuple(found)
-
-
-def _phase(layer: Layer, plan: PlanRecord, inputs: Sequence[Box], shape: Sequence[int]) -> NetworkPhase:
-    ranges = ValueRanges(Box.beside(inputs), plan.output, plan.attention)
-    require_scale(**{f"numbers of {layer.name}": max(ranges.inputs.size, ranges.output.size)})
-    if isinstance(layer, Composite):
-        _require_composite(layer, [len(box.lo) for box in inputs])
-        parts = _phases(layer.parts, plan.parts, inputs, shape)
-        last = plan.parts[-1].output
-        if not (torch.equal(last.lo, plan.output.lo) and torch.equal(last.hi, plan.output.hi)):
-            raise ValueError(f"{layer.name} and its last part have different ranges")
-        return CompositePhase(layer, replace(ranges, parts=tuple(part.ranges for part in parts)), parts)
-    if isinstance(layer, Linear):
-        return LinearPhase(layer, ranges)
-    if isinstance(layer, Constant):
-        return ConstantPhase(layer, ranges)
-    if isinstance(layer, Attention):
-        return AttentionPhase(layer, ranges, shape[0])
-    if isinstance(layer, Gate) and plan.sharpness is not None:
-        return GatePhase(layer, ranges, plan.sharpness)
-    if plan.softmax is None or not isinstance(layer, Function):
-        raise ValueError(f"{layer.name} has neither gate nor softmax")
-    return FunctionPhase(layer, ranges, plan.softmax)
+        given, parts = [boxes[read] for read in layer.reads], list[ValueRanges]()
+        if isinstance(layer, Composite):
+            _require_composite(layer, [len(box.lo) for box in given])
+            parts = _ranges(layer.parts, record.parts, given)
+            last = parts[-1].output
+            if not (torch.equal(last.lo, record.output.lo) and torch.equal(last.hi, record.output.hi)):
+                raise ValueError(f"{layer.name} and its last part have different ranges")
+        found.append(ValueRanges(Box.beside(given), record.output, record.attention, tuple(parts)))
+        boxes.append(record.output)
+    return found
 
 
 def _require_composite(layer: Composite, sizes: Sequence[int]) -> None:
@@ -201,6 +212,8 @@ def _require_sizes(program: NetworkProgram) -> None:
         raise ValueError(f"the box is of {len(program.box.lo)} features instead of {features}")
     if bool((program.box.lo > program.box.hi).any()):
         raise ValueError("the box is empty")
+    if not 1 <= program.steps <= MOST_STEPS or (program.steps > 1 and program.shape != program.out_shape):
+        raise ValueError(f"{program.steps} steps from {program.shape} to {program.out_shape} are not possible")
     names = [layer.name for layer in program.layers]
     if len(set(names)) < len(names):  # terms of the certificate go by these
         raise ValueError("two layers have one name")
@@ -220,18 +233,18 @@ def _require_sizes(program: NetworkProgram) -> None:
 
 def _false_claim(program: NetworkProgram) -> str | None:
     """What a network claims and is not so."""
-    found = (
-        wrong
-        for phase in _simple_and_composite(program.phases)
-        for wrong in (_false_range(phase, program.source), _false_claim_of(phase))
-    )
-    return next((wrong for wrong in found if wrong is not None), None)
+    for phase in _all_phases(program.phases):
+        wrong = _false_range(phase, program.source) or _false_claim_of(phase)
+        if wrong is not None:
+            return wrong
+    return None
 
 
-def _simple_and_composite(phases: Sequence[NetworkPhase]) -> Iterator[NetworkPhase]:
+def _all_phases(phases: Sequence[NetworkPhase]) -> Iterator[NetworkPhase]:
+    """Parts of composites among them."""
     for phase in phases:
         yield phase
-        yield from _simple_and_composite(phase.phases)
+        yield from _all_phases(phase.phases)
 
 
 def _false_range(phase: NetworkPhase, source: str) -> str | None:
@@ -246,7 +259,7 @@ def _false_range(phase: NetworkPhase, source: str) -> str | None:
     if source == "data" and not by_formulas:  # which every run checks
         return None
     inputs = layer.split(ranges.inputs) if isinstance(layer, Composite) else [ranges.inputs]
-    _, sure = layer_from_box(layer, inputs, (SPARE if source == "data" else SLACK) / 2, plan=False)
+    _, sure = layer_with_ranges(layer, inputs, (SPARE if source == "data" else SLACK) / 2, plan=False)
     return None if _is_inside(sure, ranges) else f"{layer.name} may leave its range"
 
 

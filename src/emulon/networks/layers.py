@@ -62,6 +62,11 @@ class Box:
         """One interval for all features."""
         return self.lo.min().item(), self.hi.max().item()
 
+    def inner(self, void: float) -> float:
+        """This part of the width, and at most a tenth of positive numbers: a variance's range is wider by a factor."""
+        tenth = torch.where(self.lo > 0, self.lo / 10, math.inf)
+        return torch.minimum(void * (self.hi - self.lo), tenth).min().item() if len(self.lo) else 0.0
+
     def is_inside(self, other: Box) -> bool:
         return bool((self.lo >= other.lo).all() and (self.hi <= other.hi).all())
 
@@ -264,13 +269,6 @@ class Prompt(NamedTuple):
     queries: int
 
 
-class Slack(NamedTuple):
-    """How far from the edges of its range the numbers of a register must stay, so that exact ones are inside."""
-
-    register: Float64[Tensor, " features"]
-    parts: tuple[Slack, ...] = ()
-
-
 @dataclass(frozen=True, eq=False)
 class NetworkPhase(ABC):
     """One layer, planned for the numbers that it will meet."""
@@ -296,9 +294,13 @@ class NetworkPhase(ABC):
     def description(self) -> str:
         """Its prompt in words."""
 
+    def limit(self, void: float) -> float:
+        """How far computed and exact numbers may be apart; a run keeps as far from the edges of its range."""
+        return self.ranges.output.inner(void)
+
     @abstractmethod
-    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
-        """What it writes; a number out of range is refused."""
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, void: float) -> Tensor:
+        """What it writes; a number out of range, or this part of the range from its edges, is refused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,7 +319,7 @@ class SimplePhase(NetworkPhase):
     ) -> Float64[Tensor, "rows positions out"]:
         """The same without what is certified negligible: rows and tokens that only pad, tokens that a mask hides."""
 
-    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, void: float) -> Tensor:
         try:
             if mode == "fast":
                 register = self.fast(interpreter, x)
@@ -325,7 +327,7 @@ class SimplePhase(NetworkPhase):
                 register = self.written([answered(interpreter, prompt) for prompt in self.prompts(x)], x.shape)
         except OutOfDomain as error:
             raise OutOfDomain(f"{self.layer.name}: {error}") from None
-        require_in_range(self, register, slack.register)
+        require_in_range(self, register, self.limit(void))
         return register
 
 
@@ -337,9 +339,9 @@ def joint_capacity(phases: Sequence[NetworkPhase]) -> Capacity:
     return found
 
 
-def require_in_range(phase: NetworkPhase, register: Tensor, slack: Tensor) -> None:
+def require_in_range(phase: NetworkPhase, register: Tensor, slack: float) -> None:
     """Both the computed numbers and the exact ones, at most `slack` away, must be where the phase was planned for."""
-    if phase.kind == "constant":
+    if math.isinf(slack):  # of numbers that are not computed
         return
     box = phase.ranges.output
     low, high = register.flatten(0, -2).amin(dim=0), register.flatten(0, -2).amax(dim=0)

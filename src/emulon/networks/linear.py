@@ -204,5 +204,8 @@ class ConstantPhase(SimplePhase):
     def own_error(self, line: IdentityGrid) -> float:
         return 0.0
 
+    def limit(self, void: float) -> float:
+        return math.inf  # nothing is off
+
     def description(self) -> str:
         return f"{self.layer.values.shape[0]} rows of {self.layer.values.shape[1]} numbers, in the prompt"

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Bool
 from torch import Tensor
 
 from emulon.certify.domain import require_scale
@@ -29,7 +30,6 @@ from emulon.networks.layers import (
     NetworkPhase,
     Prompt,
     SimpleLayer,
-    Slack,
     ValueRanges,
     beside,
     computed,
@@ -38,32 +38,22 @@ from emulon.networks.layers import (
 )
 from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
 from emulon.networks.products import ReciprocalRoot
-from emulon.networks.softmaxes import softmax_for
+from emulon.networks.softmaxes import Softmax, softmax_for
 
 f64 = torch.float64
-# A run makes sure that exact numbers are in range by keeping as far from the edges as its numbers may be off. Where
-# that is more than this part of the range, nothing is made sure: it would refuse what is right. Ranges seen on data
-# have a margin to spare, those computed for a domain a thousandth.
+# A run makes sure that exact numbers are in range by keeping its own this part of the range from the edges: where
+# errors may be larger, nothing is known of what follows. Ranges seen on data have a margin to spare, those computed
+# for a domain a thousandth.
 VOID = {"data": 5e-3, "domain": 1e-4}
+# What a simple layer's tolerance decides: a gate's sharpness, a function's softmax, nothing of the others.
+Choice = float | Softmax | None
 
 
-@dataclass(frozen=True)
-class Register:
-    """Errors of one register in several cases, and where (`known`) its exact numbers are certain to be in range.
-
-    `limit` is how far from the edges of its range the register can be asked to stay; `parts` are a composite's.
-    """
+class Register(NamedTuple):
+    """Errors of one register in several cases, and where (`known`) its exact numbers are certain to be in range."""
 
     bound: ErrorBound
     known: Bool[Tensor, " cases"]
-    limit: float
-    parts: tuple[Register, ...] = ()
-
-    @property
-    def slack(self) -> Slack:
-        """In the last case; nothing where exact numbers are not certain to be in range all the same."""
-        most = self.limit if self.known[-1] else 0.0
-        return Slack(self.bound.each[-1].clamp(max=most), tuple(part.slack for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -77,9 +67,9 @@ class ErrorPropagation:
     def through(self, phases: Sequence[NetworkPhase], box: Box, before: float | Tensor = 0.0) -> list[Register]:
         """All registers of a network when its first 0, 1, …, all layers err; the input is off by `before` already."""
         cases = torch.arange(len(phases) + 1, device="cpu")
-        bound = ErrorBound.of(torch.zeros(len(cases), len(box.lo), dtype=f64, device="cpu") + before)
-        first = self._register(bound, box, None)
-        return self._registers(phases, [first], [cases > number for number in range(len(phases))], None)
+        bound = ErrorBound.of(zeros(len(cases), len(box.lo)) + before)
+        first = Register(bound, (bound.each <= box.inner(self.void)).all(dim=-1))
+        return self._registers(phases, [first], [cases > number for number in range(len(phases))])
 
     def own(self, phase: NetworkPhase) -> list[Register]:
         """All registers of a composite's phase on exact inputs, in one case."""
@@ -87,60 +77,47 @@ class ErrorPropagation:
         assert isinstance(layer, Composite)
         if phase not in self._own:
             one = torch.ones(1, dtype=torch.bool, device="cpu")
-            exact = [ErrorBound.of(0 * part.lo.unsqueeze(0)) for part in layer.split(phase.ranges.inputs)]
-            given = [Register(bound, one, math.inf) for bound in exact]
-            self._own[phase] = self._registers(phase.phases, given, [one] * len(phase.phases), None)
+            inputs = layer.split(phase.ranges.inputs)
+            given = [Register(ErrorBound.of(zeros(1, len(part.lo))), one) for part in inputs]
+            self._own[phase] = self._registers(phase.phases, given, [one] * len(phase.phases))
         return self._own[phase]
-
-    def _register(
-        self,
-        bound: ErrorBound,
-        box: Box,
-        follows: Bool[Tensor, " cases"] | None,
-        constant: bool = False,
-        parts: Sequence[Register] = (),
-    ) -> Register:
-        limit = math.inf if constant or not len(box.lo) else self.void * (box.hi - box.lo).min().item()
-        known = (bound.each <= limit).all(dim=-1)
-        return Register(bound, known if follows is None else known | follows, limit, tuple(parts))
 
     def _registers(
         self,
         phases: Sequence[NetworkPhase],
         given: Sequence[Register],
         erring: Sequence[Bool[Tensor, " cases"]],
-        follows: Bool[Tensor, " cases"] | None,
+        certain: Bool[Tensor, " cases"] | bool = False,
     ) -> list[Register]:
-        """`erring` says in which cases each phase errs; `follows` where all exact numbers are known to be in range."""
+        """`erring` says in which cases each phase errs; `certain` where all exact numbers are known to be in range."""
         found = list(given)
         for phase, errs in zip(phases, erring, strict=True):
-            read, layer, parts = [found[i] for i in phase.layer.reads], phase.layer, list[Register]()
+            read, layer = [found[i] for i in phase.layer.reads], phase.layer
             if isinstance(layer, Composite):
-                parts = self._parts(phase, read, errs, follows)
-                bound = self._by_map(phase, layer, read, errs, parts)
+                bound = self._of_composite(phase, layer, read, errs, certain)
             else:
                 assert isinstance(layer, SimpleLayer)
-                own = phase.own_error(self.line)
                 bound = layer.propagated([each.bound for each in read], phase.ranges)
                 if not layer.is_affine and read:
                     bound = bound.where(_all_known(read))
-                bound = bound.plus(ErrorBound.of((errs.to(f64) * own).unsqueeze(-1).expand(-1, bound.each.shape[-1])))
-            constant = phase.kind == "constant"
-            found.append(self._register(bound, phase.ranges.output, follows, constant, parts[len(read) :]))
+                own = (errs.to(f64) * phase.own_error(self.line)).unsqueeze(-1)
+                bound = bound.plus(ErrorBound.of(own.expand(-1, bound.each.shape[-1])))
+            known = (bound.each <= phase.limit(self.void)).all(dim=-1)
+            found.append(Register(bound, known | certain))
         return found
 
-    def _parts(
-        self, phase: NetworkPhase, read: Sequence[Register], errs: Tensor, follows: Tensor | None
-    ) -> list[Register]:
-        """The registers of a composite, part by part."""
-        if isinstance(phase.layer, ReciprocalRoot) and phase.layer.coarse is not None:
-            follows = read[0].known  # ranges of its parts hold for every input in range
-        return self._registers(phase.phases, read, [errs] * len(phase.phases), follows)
-
-    def _by_map(
-        self, phase: NetworkPhase, layer: Composite, read: Sequence[Register], errs: Tensor, parts: Sequence[Register]
+    def _of_composite(
+        self,
+        phase: NetworkPhase,
+        layer: Composite,
+        read: Sequence[Register],
+        errs: Bool[Tensor, " cases"],
+        certain: Bool[Tensor, " cases"] | bool,
     ) -> ErrorBound:
         """The least of the bounds: part by part; by the map, with what its parts add to exact inputs; of any answer."""
+        if isinstance(layer, ReciprocalRoot) and layer.coarse is not None:
+            certain = read[0].known  # ranges of its parts hold for every input in range
+        parts = self._registers(phase.phases, read, [errs] * len(phase.phases), certain)
         own = [each.bound.where(errs, 0.0) for each in self.own(phase)]
         by_map = layer.map_error([each.bound for each in read], phase.ranges, own).plus(own[-1])
         bound = parts[-1].bound.least(by_map.where(_all_known(parts[:-1])))
@@ -175,12 +152,10 @@ class CompositePhase(NetworkPhase):
             yield from phase.prompts(given)
             registers.append(phase.layer.exact(given))
 
-    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, slack: Slack) -> Tensor:
+    def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, void: float) -> Tensor:
         registers: list[Tensor] = self.layer.split(x)
-        # The last part writes the composite's own register.
-        slacks = (*slack.parts[:-1], slack.parts[-1]._replace(register=slack.register))
-        for phase, part in zip(self.phases, slacks, strict=True):
-            registers.append(phase.run(interpreter, beside(phase.layer.reads, registers), mode, part))
+        for phase in self.phases:
+            registers.append(phase.run(interpreter, beside(phase.layer.reads, registers), mode, void))
         return registers[-1]
 
     def own_error(self, line: IdentityGrid) -> float:
@@ -190,7 +165,6 @@ class CompositePhase(NetworkPhase):
         return "; ".join(phase.description() for phase in self.phases)
 
 
-f64 = torch.float64
 # Computed numbers may lie this part outside of exact ranges; of ranges by formulas, where data show others, this.
 SLACK, SPARE = 1e-3, 2e-2
 # Of the numbers in a register, the part that its interpolation is never asked to be below: about float64's own.
@@ -201,65 +175,79 @@ TINY = 1e-12
 SHARPEST = 2.0**40
 
 
-def from_box(
-    layers: Sequence[Layer], boxes: Sequence[Box], slack: float = SLACK, plan: bool = True
+def with_ranges(
+    layers: Sequence[Layer],
+    boxes: Sequence[Box],
+    by: float,
+    registers: Sequence[Tensor] | None = None,
+    plan: bool = True,
 ) -> tuple[list[Layer], list[ValueRanges]]:
-    """For every input of the boxes, by interval arithmetic: certain, and wider with every layer, by `slack` at least.
+    """Where all numbers are: by interval arithmetic, for every input of the boxes, or as `registers` show.
 
+    Intervals are certain, and wider with every layer. As data show it, all features of a register are in one interval.
+
+    Args:
+        layers: of the network, or the parts of a composite.
+        boxes: of the registers that are there before.
+        by: ranges are widened by this part.
+        registers: those numbers themselves, of data.
+        plan: whether layers choose for their ranges.
     Returns:
         The layers, planned for their ranges if `plan`, and these.
     Raises:
-        OutOfDomain: Intervals have no bound.
+        OutOfDomain: Intervals have no bound, numbers on these data are not finite, or range too widely.
     """
     boxes, made, found = list(boxes), list[Layer](), list[ValueRanges]()
-    for layer in layers:
-        planned, ranges = layer_from_box(layer, [boxes[read] for read in layer.reads], slack, plan)
-        made.append(planned)
+    roots = {layer.reads[0]: layer.features for layer in layers if isinstance(layer, ReciprocalRoot)}
+
+    def add(number: int, x: Tensor | None = None) -> Any:
+        layer, exact, seen = layers[number], None, None
+        if x is not None:
+            exact = layer.exact(x)
+            seen = x, _with_margin(box_of(exact), by, roots.get(len(boxes)))
+        layer, ranges = layer_with_ranges(layer, [boxes[read] for read in layer.reads], by, seen, plan)
+        made.append(layer)
         found.append(ranges)
         boxes.append(ranges.output)
+        return exact
+
+    if registers is None:
+        for number in range(len(layers)):
+            add(number)
+    else:
+        for _ in computed(layers, registers, add):
+            pass
     return made, found
 
 
-def layer_from_box(layer: Layer, inputs: Sequence[Box], slack: float, plan: bool) -> tuple[Layer, ValueRanges]:
-    both, parts = Box.beside(inputs), list[ValueRanges]()
-    layer = layer.planned(inputs) if plan else layer
+def layer_with_ranges(
+    layer: Layer, inputs: Sequence[Box], by: float, seen: tuple[Tensor, Box] | None = None, plan: bool = True
+) -> tuple[Layer, ValueRanges]:
+    """One layer and its ranges; `seen` is what it reads of data, and the range of what it writes."""
+    layer, both, parts = layer.planned(inputs) if plan else layer, Box.beside(inputs), list[ValueRanges]()
+    formulas = layer.part_ranges(inputs) if isinstance(layer, Composite) else None
+    if formulas is not None:
+        by, seen = by if seen is None else SPARE, None
     if isinstance(layer, Composite):
-        known = layer.part_ranges(inputs)
-        if known is None:
-            planned, parts = from_box(layer.parts, inputs, slack, plan)
+        if formulas is None:
+            registers = None if seen is None else layer.split(seen[0])
+            planned, parts = with_ranges(layer.parts, inputs, by, registers, plan)
         else:
-            planned, parts = _by_formulas(layer, inputs, known, slack, plan)
+            planned, boxes = list[Layer](), [*inputs, *(box.widened(by) for box in formulas)]
+            for part, output in zip(layer.parts, boxes[len(inputs) :], strict=True):
+                part, ranges = layer_with_ranges(part, [boxes[read] for read in part.reads], by, None, plan)
+                planned.append(part)
+                parts.append(_with_output(ranges, output))
         layer = layer.with_parts(planned) if plan else layer
+    if seen is not None:
+        x, output = seen
+        ranges = ValueRanges(both, output, _with_margin_inside(layer.attention_ranges(x), by), tuple(parts))
+        return layer, _with_output(ranges, output)
     exact = layer.interval(both)
     if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
         raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
-    return layer, _with_output(
-        ValueRanges(both, exact, layer.attention_ranges(both), tuple(parts)), exact.widened(slack)
-    )
-
-
-def _by_formulas(
-    layer: Composite, inputs: Sequence[Box], known: Sequence[Box], slack: float, plan: bool
-) -> tuple[list[Layer], list[ValueRanges]]:
-    """Parts whose outputs are known: widened once, and not with every part."""
-    boxes, planned, exact = [*inputs, *known], list[Layer](), list[ValueRanges]()
-    for part, output in zip(layer.parts, known, strict=True):
-        made, ranges = layer_from_box(part, [boxes[read] for read in part.reads], 0.0, plan)
-        planned.append(made)
-        exact.append(_with_output(ranges, output))
-    return planned, _widened(planned, inputs, exact, slack)
-
-
-def _widened(
-    layers: Sequence[Layer], inputs: Sequence[Box], exact: Sequence[ValueRanges], by: float
-) -> list[ValueRanges]:
-    boxes, found = list(inputs), list[ValueRanges]()
-    for layer, ranges in zip(layers, exact, strict=True):
-        given = [boxes[read] for read in layer.reads]
-        parts = _widened(layer.parts, given, ranges.parts, by) if isinstance(layer, Composite) else []
-        found.append(ValueRanges(Box.beside(given), ranges.output.widened(by), ranges.attention, tuple(parts)))
-        boxes.append(found[-1].output)
-    return found
+    ranges = ValueRanges(both, exact, layer.attention_ranges(both), tuple(parts))
+    return layer, _with_output(ranges, exact.widened(by))
 
 
 def _with_output(ranges: ValueRanges, output: Box) -> ValueRanges:
@@ -268,49 +256,9 @@ def _with_output(ranges: ValueRanges, output: Box) -> ValueRanges:
     return replace(ranges, output=output, parts=parts)
 
 
-def from_data(
-    layers: Sequence[Layer], x: Float64[Tensor, "rows positions features"], margin: float
-) -> tuple[list[Layer], list[ValueRanges]]:
-    """As these inputs show it, all features of a register in one interval, widened by the margin.
-
-    Returns:
-        The layers, planned for their ranges, and these.
-    Raises:
-        OutOfDomain: The network's numbers on these data are not finite, or range too widely.
-    """
-    return _from_data(layers, [x], [box_of(x).widened(margin)], margin)
-
-
-def _from_data(
-    layers: Sequence[Layer], registers: Sequence[Tensor], boxes: Sequence[Box], margin: float
-) -> tuple[list[Layer], list[ValueRanges]]:
-    boxes, made, found = list(boxes), list[Layer](), list[ValueRanges]()
-    roots = {layer.reads[0]: layer.features for layer in layers if isinstance(layer, ReciprocalRoot)}
-
-    def compute(number: int, x: Tensor) -> Tensor:
-        inputs = [boxes[read] for read in layers[number].reads]
-        layer, parts = layers[number].planned(inputs), list[ValueRanges]()
-        exact = layer.exact(x)
-        output, both = _with_margin(box_of(exact), margin, roots.get(len(boxes))), Box.beside(inputs)
-        if isinstance(layer, Composite):
-            if layer.part_ranges(inputs) is None:
-                planned, parts = _from_data(layer.parts, layer.split(x), inputs, margin)
-                layer = layer.with_parts(planned)
-            else:
-                layer, known = layer_from_box(layer, inputs, SPARE, plan=True)
-                parts, output = [*known.parts], known.output
-        inside = layer.attention_ranges(x)
-        if inside is not None:
-            part = 1 + margin
-            inside = AttentionRanges(inside.q * part, inside.k * part, inside.v * part, inside.score * part**2)
-        made.append(layer)
-        found.append(_with_output(ValueRanges(both, output, inside, tuple(parts)), output))
-        boxes.append(output)
-        return exact
-
-    for _ in computed(layers, registers, compute):
-        pass
-    return made, found
+def _with_margin_inside(seen: AttentionRanges | None, margin: float) -> AttentionRanges | None:
+    part = 1 + margin
+    return seen and AttentionRanges(seen.q * part, seen.k * part, seen.v * part, seen.score * part**2)
 
 
 def _with_margin(seen: Box, margin: float, under_root: int | None) -> Box:
@@ -342,7 +290,8 @@ def layers_to_phases(
         max(tolerance / (functions * max(gain, 1e-300)), FINEST * max(where.output.size, 1e-300))
         for gain, (_, where) in zip(_gains(layers, ranges, len(simple), len(box.lo)), simple, strict=True)
     )
-    return _phases(layers, ranges, shares, positions)
+    choices = (_choice(*each, share) for each, share in zip(simple, shares, strict=True))
+    return phases_of(layers, ranges, choices, positions)
 
 
 def simple_layers(layers: Sequence[Layer], ranges: Sequence[ValueRanges]) -> Iterator[tuple[Layer, ValueRanges]]:
@@ -354,31 +303,42 @@ def simple_layers(layers: Sequence[Layer], ranges: Sequence[ValueRanges]) -> Ite
             yield layer, where
 
 
-def _phases(
-    layers: Sequence[Layer], ranges: Sequence[ValueRanges], shares: Iterator[float], positions: int
-) -> tuple[NetworkPhase, ...]:
-    return tuple(
-        CompositePhase(layer, where, _phases(layer.parts, where.parts, shares, positions))
-        if isinstance(layer, Composite)
-        else _phase(layer, where, next(shares), positions)
-        for layer, where in zip(layers, ranges, strict=True)
-    )
-
-
-def _phase(layer: Layer, ranges: ValueRanges, tolerance: float, positions: int) -> NetworkPhase:
-    require_scale(**{f"numbers of {layer.name}": max(ranges.inputs.size, ranges.output.size)})
-    if isinstance(layer, Linear):
-        return LinearPhase(layer, ranges)
-    if isinstance(layer, Attention):
-        return AttentionPhase(layer, ranges, positions)
-    if isinstance(layer, Constant):
-        return ConstantPhase(layer, ranges)
+def _choice(layer: Layer, ranges: ValueRanges, tolerance: float) -> Choice:
+    """What the tolerance decides: the sharpness of a gate, the softmax of a function."""
     if isinstance(layer, Gate):
         sharpest = SHARPEST / max(ranges.inputs.size, 1.0)
         wanted = (1 - layer.low) * KINK / tolerance if layer.kinked else 1.0
-        return GatePhase(layer, ranges, 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest))))
-    assert isinstance(layer, Function)
-    return FunctionPhase(layer, ranges, softmax_for(layer.f, *ranges.inputs.ends, tolerance))
+        return 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest)))
+    return softmax_for(layer.f, *ranges.inputs.ends, tolerance) if isinstance(layer, Function) else None
+
+
+def phases_of(
+    layers: Sequence[Layer], ranges: Sequence[ValueRanges], choices: Iterator[Choice], positions: int
+) -> tuple[NetworkPhase, ...]:
+    """The phases of layers whose ranges are known; `choices` are one for each of the `simple_layers`."""
+    found = list[NetworkPhase]()
+    for layer, where in zip(layers, ranges, strict=True):
+        require_scale(**{f"numbers of {layer.name}": max(where.inputs.size, where.output.size)})
+        if isinstance(layer, Composite):
+            found.append(CompositePhase(layer, where, phases_of(layer.parts, where.parts, choices, positions)))
+        else:
+            found.append(_phase(layer, where, next(choices), positions))
+    return tuple(found)
+
+
+def _phase(layer: Layer, ranges: ValueRanges, choice: Choice, positions: int) -> NetworkPhase:
+    match layer, choice:
+        case Linear(), None:
+            return LinearPhase(layer, ranges)
+        case Constant(), None:
+            return ConstantPhase(layer, ranges)
+        case Attention(), None:
+            return AttentionPhase(layer, ranges, positions)
+        case Gate(), float():
+            return GatePhase(layer, ranges, choice)
+        case Function(), Softmax():
+            return FunctionPhase(layer, ranges, choice)
+    raise ValueError(f"{layer.name} has neither gate nor softmax")
 
 
 def _gains(layers: Sequence[Layer], ranges: Sequence[ValueRanges], number: int, features: int) -> list[float]:

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from emulon.attention import Trace
 from emulon.certify import Certificate
 from emulon.certify.certificate import Run
 from emulon.certify.domain import require_finite
@@ -30,7 +29,6 @@ from emulon.networks.layers import (
     Box,
     Layer,
     NetworkPhase,
-    Slack,
     beside,
     computed,
     evaluated,
@@ -38,12 +36,14 @@ from emulon.networks.layers import (
     states,
 )
 from emulon.networks.linear import Linear
-from emulon.networks.planning import VOID, ErrorPropagation, Register, from_box, from_data, layers_to_phases
+from emulon.networks.planning import SLACK, VOID, ErrorPropagation, Register, box_of, layers_to_phases, with_ranges
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
 # An enclosure wider than this part of the distance that it bounds is made again, with more bits: so many, then twice.
 TIGHT, BITS = 0.1, 256
+# Bits of several exact steps: so many in all, and for every step.
+BITS_OF_STEPS, BITS_A_STEP = 192, 4
 # A register enclosed more widely than this part of its range is followed no further.
 LOST = 1e-6
 # Numbers of a register that are audited together, and rows of the input that statistics are of.
@@ -66,6 +66,7 @@ class NetworkProgram:
         out_shape: Shape of its output.
         tolerance: Largest error in exact arithmetic that was asked for.
         source: Whether ranges hold for every input of the box ("domain") or were seen on data.
+        steps: How often it is applied, to its own output from the second time on.
 
     Example:
         >>> compile_network(module, data=x)(x).outputs
@@ -78,6 +79,7 @@ class NetworkProgram:
     out_shape: tuple[int, ...]
     tolerance: float
     source: Source
+    steps: int = 1
     several_queries = False
 
     @property
@@ -112,31 +114,41 @@ class NetworkProgram:
 
         A term is by how much the bound grows when this layer errs, too, and those before it. It is infinite from where
         a bound is no longer small beside the range it is in, and a function is applied: nothing is known there, until
-        a norm says how large its answers are, whatever it is given.
+        a norm says how large its answers are, whatever it is given. Errors of several steps are one term: a step that
+        does not pull states together lets it grow as a power of the steps.
         """
-        grown = self._errors_on(line)[-1].bound.each.amax(dim=-1).tolist()
+        if line not in self._certificates:
+            self._certificates[line] = self._certified(line)
+        return self._certificates[line]
+
+    @cached_property
+    def _certificates(self) -> dict[IdentityGrid, Certificate]:
+        return {}
+
+    def _certified(self, line: IdentityGrid) -> Certificate:
+        assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
+        if self.steps != 1:
+            return Certificate({"all steps": self._grown(line)}, f64, assumes=assumes)
+        grown = self.errors(line)[-1].bound.each.amax(dim=-1).tolist()
         terms, before = dict[str, float](), 0.0
         for phase, after in zip(self.phases, grown[1:], strict=True):
             terms[phase.layer.name] = after - before if math.isfinite(after) else math.inf * math.isfinite(before)
             before = after
         terms = {name: 0.0 if math.isnan(term) else max(term, 0.0) for name, term in terms.items()}
-        assumes = (EXP_ASSUMED, RANGES) if self.source == "data" else (EXP_ASSUMED,)
         return Certificate(terms, f64, assumes=assumes)
 
     def errors(self, line: IdentityGrid, before: float | Tensor = 0.0) -> list[Register]:
         """Errors of every register, when the first 0, 1, …, all layers err; the input is off by `before` already."""
         return ErrorPropagation(line, VOID[self.source]).through(self.phases, self.box, before)
 
-    def _errors_on(self, line: IdentityGrid) -> list[Register]:
-        """`errors` from an exact input, kept for the identity grid that was asked for last."""
-        if not self._known_errors or self._known_errors[0] is not line:
-            self._known_errors[:] = [line, self.errors(line)]
-        registers: list[Register] = self._known_errors[1]
-        return registers
-
-    @cached_property
-    def _known_errors(self) -> list[Any]:
-        return []
+    def _grown(self, line: IdentityGrid) -> float:
+        """The largest error after all steps."""
+        error = torch.zeros(len(self.box.lo), dtype=f64, device="cpu")
+        for _ in range(self.steps):
+            error = self.errors(line, error)[-1].bound.each[-1]
+            if not error.isfinite().all():
+                return math.inf
+        return error.max().item()
 
     def with_weights(self, layer: str, *, data: Any = None, margin: float = 0.25, **parts: Any) -> NetworkProgram:
         """The same network with other numbers in one layer, by changing the prompt alone.
@@ -160,9 +172,10 @@ class NetworkProgram:
         layers = [*self.layers[:number], replace(old, **changed), *self.layers[number + 1 :]]
         ranges = [phase.ranges for phase in self.phases]
         if data is not None:
-            layers, ranges = from_data(layers, self.prepared(as_tensor(data, "data"))[0], margin)
+            x, _ = self.prepared(as_tensor(data, "data"))
+            layers, ranges = with_ranges(layers, [box_of(x).widened(margin)], margin, [x])
         elif self.source == "domain":
-            layers, ranges = from_box(layers, [self.box])
+            layers, ranges = with_ranges(layers, [self.box], SLACK)
         return replace(self, phases=layers_to_phases(layers, ranges, self.tolerance, self.box, self.positions))
 
     def _find(self, name: str, parts: Mapping[str, Any]) -> int:
@@ -192,32 +205,21 @@ class NetworkProgram:
             raise EmulonError("networks run on the CPU, fast or in mode reference; leave the device out")
         inputs, lead = self.prepared(as_tensor(x, "x"))
         certificate, before = interpreter.certificate(self), interpreter.sha256
-        register = self.passed(interpreter, inputs, mode, self.slacks(interpreter.identity), report_progress)
+        register = inputs = own_copy(inputs)
+        for step in range(self.steps):
+            register = self._passed(interpreter, register, mode, report_progress, step)
         hashes = (before, interpreter.sha256)
-        inputs = own_copy(inputs)
         return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, mode, ArrayFormat.of(x))
 
-    def slacks(self, line: IdentityGrid) -> list[Slack]:
-        """How far from every register the exact one may be, and so how far from the edges of its range it must stay.
-
-        Nothing where that is too far to be made sure of.
-        """
-        return [register.slack for register in self._errors_on(line)]
-
-    def passed(
-        self,
-        interpreter: Interpreter,
-        x: Tensor,
-        mode: Mode,
-        slacks: Sequence[Slack],
-        report_progress: Progress = silent,
+    def _passed(
+        self, interpreter: Interpreter, x: Tensor, mode: Mode, report_progress: Progress, step: int
     ) -> Float64[Tensor, "rows positions out"]:
         """The last register, all phases having run on this first one, every register in its range."""
 
         def compute(number: int, inputs: Tensor) -> Tensor:
             phase = self.phases[number]
-            report_progress(phase.layer.name, number / len(self.phases))
-            return phase.run(interpreter, inputs, mode, slacks[number + 1])
+            report_progress(phase.layer.name, (step + number / len(self.phases)) / self.steps)
+            return phase.run(interpreter, inputs, mode, VOID[self.source])
 
         *_, register = computed(self.layers, [x], compute)
         return register
@@ -246,8 +248,9 @@ class NetworkProgram:
     @accepts_arraylike("x", like="x")
     def exact(self, x: Tensor) -> Tensor:
         """The network itself, in plain float64 and without attention by prompt."""
-        inputs, lead = self.prepared(x)
-        *_, register = states(self.layers, inputs)
+        register, lead = self.prepared(x)
+        for _ in range(self.steps):
+            *_, register = states(self.layers, register)
         return self.answers(register, lead)
 
     def answers(self, register: Tensor, lead: torch.Size) -> Tensor:
@@ -266,7 +269,6 @@ class PhaseStatistics:
         seconds: Time on the first rows of the run.
         distance: Bound on the distance of the register that it wrote from the exact network's on the first row, errors
             of all phases before it included; infinite where nothing is known.
-        weights: (queries, keys), the attention weights of layer 2 in its first prompt.
     """
 
     phase: NetworkPhase
@@ -274,7 +276,6 @@ class PhaseStatistics:
     keys: int
     seconds: float
     distance: float
-    weights: Tensor | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -326,6 +327,8 @@ class NetworkRun(Run):
         exact input, so that nothing has to be known of how errors grow; where balls of one float are too wide, those of
         twice the precision are asked, and where many layers make these too wide, Arb with more bits.
         """
+        if self.program.steps != 1:
+            return Certificate({"distance to exact": self._by_arb(slice(None))}, f64, scope="run")
         # What is too wide for one row is not tried on the others.
         kinds = [FLOAT_BALLS, BALLS] if math.isfinite(self._within(slice(1), FLOAT_BALLS)[0]) else [BALLS]
         distance, radius = 0.0, 0.0
@@ -342,7 +345,12 @@ class NetworkRun(Run):
             found = self._within(rows, kind)
             if math.isfinite(found[0]):
                 return found
-        return distance_by_arb(self.program.layers, self.inputs[rows], self.register[rows]), 0.0
+        return self._by_arb(rows), 0.0
+
+    def _by_arb(self, rows: slice) -> float:
+        steps = self.program.steps
+        bits = BITS if steps == 1 else BITS_OF_STEPS + BITS_A_STEP * steps
+        return distance_by_arb(self.program.layers, self.inputs[rows], self.register[rows], bits, steps)
 
     def _within(self, rows: slice, arithmetic: Arithmetic) -> tuple[float, float]:
         """How far these rows may be from the exact ones, and the radius in it; infinite where that is much of it."""
@@ -359,30 +367,19 @@ class NetworkRun(Run):
     def statistics(self) -> list[PhaseStatistics]:
         """Every phase once more, in the same mode, on the first rows."""
         registers, found = [self.inputs[:ROWS]], list[PhaseStatistics]()
-        slacks = self.program.slacks(self.interpreter.identity)
-        for phase, slack in zip(self.program.phases, slacks[1:], strict=True):
-            given = beside(phase.layer.reads, registers)
-            sizes = [prompt.tokens.shape for prompt in phase.prompts(given)]
-            tokens, keys = sum(size[0] * size[1] for size in sizes), max((size[1] for size in sizes), default=0)
-            start = time.perf_counter()
-            registers.append(phase.run(self.interpreter, given, self.mode, slack))
-            seconds = time.perf_counter() - start
-            with Trace() as trace:  # of the first row alone, so that nothing large is kept
-                phase.run(self.interpreter, given[:1], self.mode, slack)
-            records = [record.weights for record in trace.records if record.name == "layer 2"]
-            weights = records[0].reshape(-1, *records[0].shape[-2:])[0] if records else None
-            found.append(PhaseStatistics(phase, tokens, keys, seconds, math.inf, weights))
-        distances = self._distances(registers[1:])
-        return [replace(each, distance=distance) for each, distance in zip(found, distances, strict=True)]
-
-    def _distances(self, registers: Sequence[Tensor]) -> list[float]:
         with ball_arithmetic(BITS):
             exact = evaluated(self.program.layers, self.inputs[0], ARB)[1:]
-            pairs = (
-                zip(a.flatten(), own[0].flatten().tolist(), strict=True)
-                for a, own in zip(exact, registers, strict=True)
-            )
-            return [largest(abs(a - b) for a, b in pair) for pair in pairs]
+            for phase, wanted in zip(self.program.phases, exact, strict=True):
+                given = beside(phase.layer.reads, registers)
+                sizes = [prompt.tokens.shape for prompt in phase.prompts(given)]
+                tokens, keys = sum(size[0] * size[1] for size in sizes), max((size[1] for size in sizes), default=0)
+                start = time.perf_counter()
+                registers.append(phase.run(self.interpreter, given, self.mode, VOID[self.program.source]))
+                seconds = time.perf_counter() - start
+                pairs = zip(wanted.flatten(), registers[-1][0].flatten().tolist(), strict=True)
+                distance = largest(abs(a - b) for a, b in pairs)
+                found.append(PhaseStatistics(phase, tokens, keys, seconds, distance))
+        return found
 
 
 def distance_by_arb(layers: Sequence[Layer], x: Tensor, own: Tensor, bits: int = BITS, times: int = 1) -> float:

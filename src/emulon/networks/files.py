@@ -129,7 +129,7 @@ def load_network(path: str | Path) -> NetworkProgram:
         ranges = _ranges(layers, [each.ranges for each in record.layers], [record.box])
         positions = record.shape[0] if len(record.shape) == 2 else 1
         phases = phases_of(layers, ranges, _choices(layers, ranges, record), positions)
-        own = {field.name: getattr(record, field.name, phases) for field in fields(NetworkProgram)}
+        own: dict[str, Any] = {field.name: getattr(record, field.name, phases) for field in fields(NetworkProgram)}
         program = NetworkProgram(**own)
         _require_sizes(program)
         wrong = _false_claim(program)

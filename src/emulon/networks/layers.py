@@ -295,7 +295,7 @@ class NetworkPhase(ABC):
         """Its prompt in words."""
 
     def limit(self, void: float) -> float:
-        """How far computed and exact numbers may be apart; a run keeps as far from the edges of its range."""
+        """The largest error with which numbers are known to be in range: a run keeps as far from its edges."""
         return self.ranges.output.inner(void)
 
     @abstractmethod

@@ -40,44 +40,37 @@ def first_made(name: str) -> torch.nn.Module:
     return MAKERS[name]()
 
 
-@pytest.fixture(params=sorted(MAKERS))
-def made(request):
-    """A copy that a test may spoil: making one anew takes its proofs' time."""
-    return copy.deepcopy(first_made(request.param))
+def some_buffer(module: torch.nn.Module) -> torch.Tensor:
+    return next(b for b in module.buffers() if b.numel() and (b != 0).any())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda module: module.float(),
-        lambda module: module.half(),
-        lambda module: module.half().double(),
-        lambda module: next(b for b in module.buffers() if b.numel() and (b != 0).any()).mul_(1.1),
-        lambda module: next(b for b in module.buffers() if b.numel() and (b != 0).any()).data.mul_(1.1),
-        lambda module: module.load_state_dict({name: 2 * part for name, part in module.state_dict().items()}),
-    ],
-    ids=["float", "half", "half and back", "edited", "edited behind autograd's back", "loaded"],
-)
-def test_a_certificate_is_withdrawn_with_the_numbers_it_is_about(made, change):
-    assert made.certificate.bound >= 0
-    change(made)
-    with pytest.raises(NotCertified, match="not those it was certified with"):
-        made.certificate  # noqa: B018 (asking is what is refused)
+CHANGES = {
+    "float": lambda module: module.float(),
+    "half and back": lambda module: module.half().double(),
+    "edited": lambda module: some_buffer(module).mul_(1.1),
+    "edited behind autograd's back": lambda module: some_buffer(module).data.mul_(1.1),
+    "loaded": lambda module: module.load_state_dict({name: 2 * part for name, part in module.state_dict().items()}),
+}
+
+# Certificates beside the first.
+OTHERS = {
+    "looped": [lambda module: module.certificate_after(2)],
+    "machine": [lambda module: module.certificates],
+}
 
 
-def test_every_other_certificate_of_edited_weights_is_withdrawn_too():
-    looped, machine = MAKERS["looped"](), MAKERS["machine"]()
-    assert looped.certificate_after(2).bound > 0 and machine.certificates
-    for module in (looped, machine):
-        next(b for b in module.buffers() if b.numel() and (b != 0).any()).mul_(1.1)
-    for ask in (lambda: looped.certificate_after(2), lambda: machine.certificates):
-        with pytest.raises(NotCertified, match="not those it was certified with"):
-            ask()
-
-
-def test_copies_keep_the_promise(made):
-    assert copy.deepcopy(made).certificate == made.certificate
+@pytest.mark.parametrize("name", sorted(MAKERS))
+def test_certificates_are_withdrawn_with_the_numbers_they_are_about_and_copies_keep_them(name: str) -> None:
+    """Making one anew would take its proofs' time."""
+    made = first_made(name)
+    assert made.certificate.bound >= 0 and copy.deepcopy(made).certificate == made.certificate
     assert made.double().certificate == made.cpu().certificate
+    for change in CHANGES.values():
+        spoilt = copy.deepcopy(made)
+        change(spoilt)
+        for ask in (lambda module: module.certificate, *OTHERS.get(name, ())):
+            with pytest.raises(NotCertified, match="not those it was certified with"):
+                ask(spoilt)
 
 
 def test_autocast_is_refused():
@@ -108,21 +101,15 @@ def test_an_interpreter_of_other_numbers_is_refused_until_it_is_certified_anew()
 
 
 def test_an_answer_that_is_not_finite_is_no_answer():
+    """Of a run, the last iterate after one step: no next step looks at it."""
     coarse = TruncatedLinear(8, 1, -1.0, 1.0, heads=20, grid="paper", dtype=torch.float16)
     with pytest.raises(OutOfDomain, match="overflowed float16"):
         coarse(torch.linspace(-1, 1, 8, dtype=torch.float16).unsqueeze(-1), torch.ones(1, dtype=torch.float16))
-
-
-def test_a_looped_answer_that_is_not_finite_is_no_answer():
     x, y, query = torch.tensor([[-7e-16], [2.3e-15]]), torch.tensor([2.7e-4, 1.3e-4]), torch.tensor([-3.5e-16])
     looped = LoopedNewton(Domain.covering(x, y, query), dtype=torch.float32, horizon=1)
     assert looped.certificate.bound < 1e-6
     with pytest.raises(OutOfDomain, match="overflowed float32"):
         looped.predict(x, y, query, loops=1)
-
-
-def test_a_run_whose_last_iterate_is_not_finite_is_no_run():
-    """One step: its result is the last iterate, which no next step looks at."""
     x, y = X.float() * 1e20, Y.float() * 1e20
     program = compile(Ridge(0.1, 1), data=(x, y), tolerance=1e-2, dtype=torch.float32)
     assert program.certificate.bound < 1
@@ -186,22 +173,18 @@ def test_autocast_on_either_device_is_seen(monkeypatch, device):
         Two()(torch.ones(2))
 
 
-def test_what_is_no_tensor_is_given_back_as_it_is() -> None:
-    class Pair(SealedModule):
-        def forward(self, *parts: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            return parts
+class Same(SealedModule):
+    def forward(self, *parts: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return parts[0] if len(parts) == 1 else parts
 
-    pair = Pair()
-    assert pair() == ()
-    given, listed = pair(X, [1.0, 2.0])
+
+def test_what_is_no_tensor_is_given_back_as_it_is() -> None:
+    assert Same()() == ()
+    given, listed = Same()(X, [1.0, 2.0])
     assert given is X and listed.tolist() == [1.0, 2.0]
 
 
 def test_products_of_fewer_bits_than_float32_has_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Same(SealedModule):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
     assert isinstance(Same()(X.numpy()), np.ndarray)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     with pytest.raises(NotCertified, match="of fewer bits here"):

@@ -20,6 +20,7 @@ import pytest
 from flint import arb
 from transcript_judge import altered, deviation
 
+from emulon import cli
 from emulon.algorithms import HuberRegression, Lasso, LogisticRegression, Perceptron, Ridge
 from emulon.certify import transcript_checker as checker
 from emulon.expressions.evaluation import ball_arithmetic
@@ -51,9 +52,9 @@ def test_it_imports_flint_and_the_standard_library_alone():
     assert found - set(sys.stdlib_module_names) == {"flint"}
 
 
-@pytest.mark.parametrize("name", sorted(known_methods()))
+@pytest.mark.parametrize("name", [*sorted(known_methods()), "a ridge that diverges"])
 def test_the_bound_is_the_true_deviation(name):
-    method = known_methods()[name](steps=15)
+    method = known_methods()[name](steps=15) if name in known_methods() else Ridge(0.3, 15, step_size=1.9)
     margin = name in ("hinge", "perceptron", "squared_hinge") or "logistic" in name
     text = written(text_of(prompt(method, X, np.sign(Y) if margin else Y)))
     found, true = audited(text), deviation(text)
@@ -86,27 +87,6 @@ def test_an_altered_transcript_is_refused_or_its_bound_is_above_the_true_deviati
         if ALTERATIONS >= 1000:
             print("\n" + "\n".join(f"{kind:16}{what:12}{count}" for (kind, what), count in sorted(counts.items())))
     assert len({kind for kind, _ in counts}) > 10 and {what for _, what in counts} >= {"refused", "bounded"}
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_an_altered_digit_of_the_weights_raises_the_bound_of_its_step(text):
-    words, clean = text.split(), audited(text)
-    first, steps = words.index("step:1"), 0
-    for at in range(first, len(words)):
-        steps += words[at].startswith("step:")
-        if words[at][0] not in "+-":
-            continue
-        digit = 1 + at % (len(words[at]) - 1)
-        if words[at][digit] == ".":
-            continue
-        changed = words[at][:digit] + str((int(words[at][digit]) + 1) % 10) + words[at][digit + 1 :]
-        unit = 1.0 if "." in changed else 1e-5 if words[at - 1][2:3] == "." or words[at - 1][3:4] == "." else 1e-8
-        try:
-            found = audited(" ".join([*words[:at], changed, *words[at + 1 :]]))
-        except checker.Refused:  # no word of the language, as -000
-            continue
-        moved = abs(float(changed) - float(words[at])) * unit
-        assert found.bounds[steps - 1] >= moved - clean.bounds[steps - 1] - 1e-15 and moved > 0
 
 
 ONE, NONE, UNIT = "+1.00 +000 +000", "+0.00 +000 +000", "+0.00 +000 +001"
@@ -214,12 +194,6 @@ def test_a_limit_is_a_positive_number(within):
         checker.check(TEXTS[0], within)
 
 
-def test_a_run_that_diverges_is_still_bounded_exactly():
-    text = text_of(prompt(Ridge(0.3, 6, step_size=1.9), X, Y))
-    true = deviation(written(text))
-    assert true <= Fraction(audited(written(text)).bound) <= true + Fraction(1, 10**12)
-
-
 def test_overflow_ends_a_transcript_and_is_no_success():
     words = TEXTS[0].split()
     at = words.index("step:3")
@@ -230,7 +204,7 @@ def test_overflow_ends_a_transcript_and_is_no_success():
         checker.check(stopped)
 
 
-def test_the_file_checks_transcripts_without_emulon(tmp_path):
+def test_the_file_checks_transcripts_without_emulon_and_the_command_with_it(tmp_path, capsys):
     good, bad, short = (tmp_path / name for name in ("good.txt", "bad.txt", "short.txt"))
     words = TEXTS[0].split()
     good.write_text(TEXTS[0])
@@ -247,13 +221,6 @@ def test_the_file_checks_transcripts_without_emulon(tmp_path):
     assert run(bad, "--within", "1").returncode == 0
     assert run(short).returncode == 1 and "the text ends" in run(short).stderr
     assert run(tmp_path / "none.txt").returncode == 2 and run().returncode == 2
-
-
-def test_the_command_checks_transcripts(tmp_path, capsys):
-    from emulon.cli import main
-
-    good = tmp_path / "good.txt"
-    good.write_text(TEXTS[1])
-    assert main(["check", str(good)]) == 0 and "holds: every weight" in capsys.readouterr().out
-    assert main(["check", str(good), "--within", "1e-9"]) == 1 and "step 1 is up to" in capsys.readouterr().err
-    assert main(["check", "certificate.json", "--within", "1"]) == 2
+    assert cli.main(["check", str(good)]) == 0 and "holds: every weight" in capsys.readouterr().out
+    assert cli.main(["check", str(bad), "--within", "1e-9"]) == 1 and "is up to" in capsys.readouterr().err
+    assert cli.main(["check", "certificate.json", "--within", "1"]) == 2

@@ -20,6 +20,7 @@ from emulon.certify.interpolation import (
     _cell,
     _cells,
     _down,
+    _narrowest,
     _up,
     deficits,
     holds,
@@ -138,7 +139,7 @@ def test_awkward_softmaxes_are_enclosed_and_bands_take_jumps_out_but_not_their_e
     points += [edge for band in bands for edge in (band.lo, band.hi)]
     points = [s for s in points if not any(band.lo < s < band.hi for band in bands)]
     worst = max(exact_error(keys, f, s) for s in points)
-    assert worst * (1 - 1e-12) <= known.error <= room * worst + 1e-30 and known.attained <= known.error
+    assert worst * (1 - 1e-12) <= known.error <= room * worst + 1e-40 and known.attained <= known.error
 
 
 def test_a_target_saves_work_but_not_truth() -> None:
@@ -234,10 +235,25 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list:
     return found
 
 
+def test_a_proof_of_too_many_cells_ends_and_is_true_of_all(asked: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, monkeys = [], {"HOPELESS": 1e300, "MAX_CELLS": 20}
+    for name, value in monkeys.items():
+        monkeypatch.setattr(interpolation, name, value)
+        asked.clear()
+        found.append((prove(one(0), parse("1/(1e-3 + t**2)"), -1.0, 1.0, tightness=1.0 + 1e-9).error, len(asked)))
+    (tight, many), (loose, few) = found
+    assert few < many and 1000.0 <= tight < 1000.001 < loose
+
+
 def test_a_proof_that_would_take_for_ever_ends_at_once_and_stays_true(asked: list) -> None:
     line = keys_of([-1e-20, 1e-20], [0, 0], [-1e20, 1e20])
     assert prove(line, parse("t + cos(t)"), -1e20, 1e20).error > 1e20
     assert len(asked) < 200
+
+
+@pytest.mark.parametrize("reach", [1e-30, 1.0, 1.99, 2.0**60])
+def test_cells_are_halved_down_to_some_floats_and_no_further(reach: float) -> None:
+    assert 4 * np.spacing(reach) <= _narrowest(reach) <= 19 * np.spacing(reach)
 
 
 def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_end() -> None:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 
 from benchmarks.faulty_llama import FAULTS, LATER, NONE, Fault, Llama, rightly_named
 from benchmarks.faulty_llama import engine as faulty
-from emulon.canary.arithmetic import ARITHMETICS
 from emulon.canary.check import CANARIES, Report, ask, canary, check, compare, names_for
+from emulon.canary.engine import ARITHMETICS
 from emulon.canary.engines import ENGINES, Engine
 from emulon.core.files import make_folder, provenance, read_json, write_json
 from reproduce.arguments import Arguments, run_script, whole

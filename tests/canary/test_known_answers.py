@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from benchmarks.canaries import judged
 from benchmarks.faulty_llama import FAULTS, LATER, NONE, Llama, engine, rightly_named
 from emulon.canary import CANARIES, assert_known_answers, canary, check
-from emulon.canary.arithmetic import ARITHMETICS
 from emulon.canary.check import compare, names_for
+from emulon.canary.engine import ARITHMETICS
 from emulon.canary.engines import ENGINES
 from emulon.canary.reference import Reference
 from emulon.canary.torch_engines import loaded

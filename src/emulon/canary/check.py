@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from emulon.canary.analog import STANDARD as ANALOG
 from emulon.canary.analog import analog
-from emulon.canary.arithmetic import ARITHMETICS, ASSUMED
 from emulon.canary.checkpoint import CENTRED, FAMILIES, NEOX_BASE, VOCABULARY, Canary, Shape
 from emulon.canary.digital import STANDARD as DIGITAL
 from emulon.canary.digital import digital
+from emulon.canary.engine import ARITHMETICS, ASSUMED
 from emulon.core.errors import BadShape, EmulonError, unknown
 
 if TYPE_CHECKING:

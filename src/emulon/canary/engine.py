@@ -1,13 +1,17 @@
-"""What an engine is: from a checkpoint's folder to a function from prompts to logits, and what it claims.
+"""What an engine is: from a checkpoint's folder to a function from prompts to logits, and how it may compute.
 
-A package is imported when its engine is opened.
+The roundings that a correct engine of some number format makes are for any order of summation, with or without fused
+multiply–adds. `ASSUMED` lists what is taken for granted of an engine's functions; the limits are several times what
+the libraries that we know of do. A package is imported when its engine is opened.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,66 @@ Opened = Callable[[Prompts], Answers]
 One = Callable[[Sequence[int]], Answers]
 # Positions of the first token; the longest prompt.
 OFFSETS, LONGEST = (4096, 32768, 1 << 20), 256
+FLOAT32 = 2.0**-24
+# Roundings of float32 that one call may cost: exp, sigmoid, cosines; 1/√x; a rotary frequency, and its pair on top.
+EXP, ROOT, FREQUENCY = 4, 4, 8
+# And of a LayerNorm's variance.
+MOMENTS = 64
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A number format for weights, activations and cache, with sums, norms and softmax in float32.
+
+    Attributes:
+        name: As PyTorch writes it.
+        unit: The unit roundoff of what is stored between operations.
+        tiny: Half the spacing of the smallest numbers (0 where that never matters).
+        largest: The largest finite number.
+
+    Example:
+        >>> ARITHMETICS["bfloat16"].unit
+        0.00390625
+    """
+
+    name: str
+    unit: float
+    tiny: float
+    largest: float
+
+    @cached_property
+    def bits(self) -> int:
+        """Of the mantissa."""
+        return round(-math.log2(self.unit))
+
+    def stored(self, magnitude: float) -> float:
+        """What rounding a number of this size costs when it is stored."""
+        return self.unit * magnitude + self.tiny if magnitude <= self.largest else math.inf
+
+
+def growth(roundings: int) -> float:
+    """γ_k = k·u/(1 − k·u) of float32 (Higham, Lemma 3.1)."""
+    steps = roundings * FLOAT32
+    return steps / (1 - steps)
+
+
+ARITHMETICS = {
+    one.name: one
+    for one in (
+        Arithmetic("float32", FLOAT32, 2.0**-150, math.ldexp(1 - FLOAT32, 128)),
+        Arithmetic("bfloat16", 2.0**-8, 2.0**-134, math.ldexp(1 - 2.0**-8, 128)),
+        Arithmetic("float16", 2.0**-11, 2.0**-25, 65504.0),
+    )
+}
+ASSUMED = (
+    f"exp and sigmoid otherwise err by at most {EXP} units roundoff of float32 of their size, sine and cosine by {EXP}",
+    f"1/√x errs by at most {ROOT} units, and not at all where x is a power of 4",
+    "exp(0) and sigmoid(x ≥ 20) are 1, sigmoid(x ≤ −128) and exp(x ≤ −128) are 0",
+    f"tanh and erf err by at most {EXP} units of their size, and are ±1 where |x| ≥ 14",
+    f"the variance of a LayerNorm errs by at most {MOMENTS} units of its size beside what its mean is off by",
+    f"the frequency of rotary pair j errs by at most {FREQUENCY} + j units",
+    "the rotation of a token depends on its position and frequency alone",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +101,6 @@ class Engine:
         family: Of the canaries that it is given.
         plain: Whether it stands for its package: one forward pass, of each number format.
         device: Where it runs: cpu or cuda.
-        untested: Never run, and not checked against the package's documentation.
 
     Example:
         >>> ENGINES["transformers float32 sdpa"].open(folder)([[1, 5, 3]])
@@ -51,7 +114,6 @@ class Engine:
     family: str = "llama"
     plain: bool = False
     device: str = "cpu"
-    untested: bool = False
 
     @property
     def writes(self) -> bool:

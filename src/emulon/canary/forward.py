@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from flint import arb
 from numpy.typing import NDArray
 
-from emulon.canary.arithmetic import EXP, FLOAT32, FREQUENCY, MOMENTS, ROOT, Arithmetic, growth
+from emulon.canary.engine import EXP, FLOAT32, FREQUENCY, MOMENTS, ROOT, Arithmetic, growth
 from emulon.machine.targets.stock import Config
 
 # Beside every bound: its own computation in float64 rounds up by far less.
 SLACK = 1 + 2.0**-40
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A number: the exact one, a bound on its size, and how far an engine's may be from it.
 
     `grid` is g where it is a whole multiple of 2^g and every engine has it exactly; None where that is not known.
@@ -97,7 +95,7 @@ class Forward:
         if format is None or self._holds(found):
             return found
         if not found.size + error < math.inf:
-            return replace(found, error=math.inf)
+            return found._replace(error=math.inf)
         middle = float(exact.mid())
         power = math.frexp(middle)[1]
         spacing = math.ldexp(1.0, power - format.bits)
@@ -107,8 +105,8 @@ class Forward:
         # What is stored in fewer bits was rounded to float32 before.
         moved = off + error + shift + FLOAT32 * abs(middle)
         if moved < between and spacing > 4 * format.tiny and abs(nearest) <= format.largest:
-            return replace(found, error=max(found.error, (off + shift) * SLACK))
-        return replace(found, error=found.error + format.stored(found.reach + shift) * SLACK)
+            return found._replace(error=max(found.error, (off + shift) * SLACK))
+        return found._replace(error=found.error + format.stored(found.reach + shift) * SLACK)
 
     def _holds(self, found: Value) -> bool:
         """Whether the format has the number."""
@@ -220,7 +218,7 @@ class Forward:
         unit, tiny = (0.0, 0.0) if self.arithmetic is None else (self.arithmetic.unit, self.arithmetic.tiny)
         out = self.plus(out, bias)
         for i in bias:
-            out[i] = replace(out[i], error=out[i].error + (self._units(2) + unit) * (out[i].reach + shift))
+            out[i] = out[i]._replace(error=out[i].error + (self._units(2) + unit) * (out[i].reach + shift))
         return out | {
             MOVED: Value(arb(0), 0.0, shift),
             SPREAD: Value(arb(0), shift, shift * (self._units(4) + 2 * unit) + 2 * tiny),
@@ -234,7 +232,7 @@ class Forward:
             if up is not None and i not in up:
                 continue
             if one.exact - one.error > 20:
-                inner = Value(one.exact, one.size, one.error, one.grid)
+                inner = one
             elif one.exact + one.error < (-128 if silu else -20):
                 continue
             else:

@@ -19,7 +19,7 @@ import numpy as np
 from flint import arb, ctx
 from numpy.typing import NDArray
 
-from emulon.canary.arithmetic import Arithmetic
+from emulon.canary.engine import Arithmetic
 from emulon.canary.forward import MOVED, SPREAD, Forward, Parts, Rows, Vector, grid_of, parts_of, value
 from emulon.machine.targets.stock import Config, with_llama_names
 

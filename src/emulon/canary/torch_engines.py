@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,17 +67,22 @@ def _transformers(
 ) -> Opened:
     """A stock model: `compiled` is a mode of torch.compile, `kernel` a backend of scaled dot-product attention."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     model = loaded(folder, dtype, attention, device)
     call = torch.compile(model, mode=compiled) if compiled else model
 
-    @torch.no_grad()
     def run(prompts: Prompts) -> Answers:
-        with _settings(kernel, tf32):
-            if way == "batch":
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        try:
+            with torch.no_grad(), sdpa_kernel([getattr(SDPBackend, kernel)]) if kernel else nullcontext():
+                if way != "batch":
+                    return each(ask)(prompts)
                 rows = call(torch.tensor([list(p) for p in prompts], device=device), use_cache=False).logits
                 return np.stack([last(row[None]) for row in rows])
-            return each(ask)(prompts)
+        finally:
+            torch.set_float32_matmul_precision(before)
 
     def ask(prompt: Any) -> Answers:
         tokens, length = torch.tensor([prompt], device=device), len(prompt)
@@ -106,24 +110,6 @@ def _transformers(
     return run
 
 
-@contextmanager
-def _settings(kernel: str, tf32: bool) -> Iterator[None]:
-    """A backend of attention, and products of TF32, for as long as it is entered."""
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    try:
-        if kernel:
-            with sdpa_kernel([getattr(SDPBackend, kernel)]):
-                yield
-        else:
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def _add(name: str, dtype: str, attention: str, *, plain: bool = False, family: str = "llama", **how: Any) -> None:
     """A stock model; one of float64 computes norms and frequencies in float32."""
     about = {key: how[key] for key in ("offset", "device") if key in how} | {"plain": plain, "family": family}
@@ -141,39 +127,37 @@ for _dtype in ("float32", "float64", "bfloat16", "float16"):
             _add(f"{_name} at {_offset}", _dtype, _attention, offset=_offset)
 for _family in ("mistral", "qwen3", "gemma", "gpt2", "gpt_neox"):
     for _dtype in ("float32", "bfloat16", "float16"):
-        for _attention, _way in (("eager", ""), ("sdpa", ""), ("sdpa", "decode"), ("sdpa", "chunked")):
-            if _dtype != "float16" or _family.startswith("gpt"):
-                _name = " ".join(word for word in ("transformers", _dtype, _attention, _way, _family) if word)
-                _add(_name, _dtype, _attention, way=_way, family=_family)
-_add("transformers float32 sdpa padded gpt2", "float32", "sdpa", way="padded", family="gpt2")
-_add("transformers float32 sdpa padded gpt_neox", "float32", "sdpa", way="padded", family="gpt_neox")
+        if _dtype != "float16" or _family.startswith("gpt"):
+            _add(f"transformers {_dtype} eager {_family}", _dtype, "eager", family=_family)
+            _add(f"transformers {_dtype} sdpa {_family}", _dtype, "sdpa", family=_family)
+            for _way in ("decode", "chunked"):
+                _add(f"transformers {_dtype} sdpa {_way} {_family}", _dtype, "sdpa", way=_way, family=_family)
+for _family in ("gpt2", "gpt_neox"):
+    _add(f"transformers float32 sdpa padded {_family}", "float32", "sdpa", way="padded", family=_family)
 for _kernel in ("MATH", "FLASH_ATTENTION"):
     _add(f"transformers float32 sdpa {_kernel}", "float32", "sdpa", kernel=_kernel)
 _add("transformers float32 sdpa compiled", "float32", "sdpa", compiled="default")
 _add("transformers float32 flex", "float32", "flex_attention")
 
-# On a GPU: (number format, attention, kernel, TF32, mode of torch.compile).
-_EFFICIENT = "EFFICIENT_ATTENTION"
-_KERNELS = ("MATH", _EFFICIENT, "FLASH_ATTENTION", "CUDNN_ATTENTION")
-for _dtype, _attention, _kernel, _tf32, _mode in (
-    ("float32", "eager", "", False, ""),
-    ("float32", "eager", "", True, ""),
-    *(("float32", "sdpa", kernel, False, "") for kernel in ("MATH", _EFFICIENT)),
-    *(("float32", "sdpa", "", False, mode) for mode in ("default", "reduce-overhead")),
-    *(
-        (dtype, attention, kernel, False, mode)
-        for dtype in ("bfloat16", "float16")
-        for attention, kernel, mode in (
-            ("eager", "", ""),
-            *(("sdpa", kernel, "") for kernel in _KERNELS),
-            ("sdpa", "", "default"),
-        )
-    ),
-):
-    _mode_name = {"": "", "default": "compiled"}.get(_mode, f"compiled {_mode}")
-    _words = ("cuda transformers", _dtype, _attention, _kernel, "TF32" * _tf32, _mode_name)
-    _how: dict[str, Any] = {"compiled": _mode, "kernel": _kernel, "tf32": _tf32, "device": "cuda"}
-    _add(" ".join(word for word in _words if word), _dtype, _attention, **_how)
+
+def _on_gpu(dtype: str, attention: str, kernel: str = "", compiled: str = "", *, tf32: bool = False) -> None:
+    mode = {"": "", "default": "compiled"}.get(compiled, f"compiled {compiled}")
+    words = ("cuda transformers", dtype, attention, kernel, "TF32" * tf32, mode)
+    name = " ".join(word for word in words if word)
+    _add(name, dtype, attention, compiled=compiled, kernel=kernel, tf32=tf32, device="cuda")
+
+
+_on_gpu("float32", "eager")
+_on_gpu("float32", "eager", tf32=True)
+for _kernel in ("MATH", "EFFICIENT_ATTENTION"):
+    _on_gpu("float32", "sdpa", _kernel)
+for _mode in ("default", "reduce-overhead"):
+    _on_gpu("float32", "sdpa", compiled=_mode)
+for _dtype in ("bfloat16", "float16"):
+    _on_gpu(_dtype, "eager")
+    for _kernel in ("MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"):
+        _on_gpu(_dtype, "sdpa", _kernel)
+    _on_gpu(_dtype, "sdpa", compiled="default")
 
 
 def _exported(folder: Path) -> Opened:

@@ -1,1 +1,1 @@
-"""How long things take: `python -m benchmarks.bench`, `.devices`, `.speedrun`, in the root of the repository."""
+"""How long things take: `python -m benchmarks.performance`, `.devices`, `.speedrun`, in the root of the repository."""

@@ -8,7 +8,6 @@ It needs torch and numpy alone.
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import time
 import traceback
@@ -21,7 +20,7 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import make_folder
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, ScaleName, claim_named
-from reproduce.record import measure, take_parts, write
+from reproduce.record import beside, measure, take_parts, write
 
 RECORDS = ("standard", "open")
 RATES = "adam-rates"
@@ -76,15 +75,8 @@ def main(words: Sequence[str]) -> int:
 def share(jobs: Sequence[str], scale: ScaleName, steps: int, out: Path, processes: int, deadline: float) -> None:
     """Works through the jobs' parts, this process and `processes - 1` beside it; each takes what no other has."""
     given = (list(jobs), scale, steps, out, processes, deadline)
-    context = multiprocessing.get_context("spawn")
-    beside = [context.Process(target=work, args=given) for _ in range(processes - 1)]
-    for process in beside:
-        process.start()
-    try:
+    with beside(processes - 1, work, given):
         work(*given)
-    finally:
-        for process in beside:
-            process.join()
 
 
 def work(jobs: Sequence[str], scale: ScaleName, steps: int, out: Path, processes: int, deadline: float) -> None:

@@ -108,7 +108,7 @@ def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
     from reproduce.record import read
 
     record = read(claim.name, scale, results) if scale in claim.scales else None
-    return record is not None and not record.stale(claim) and not {"missing", "cannot"} & set(record.numbers)
+    return record is not None and not record.stale(claim) and record.complete
 
 
 def draw(claim: Claim, results: Path) -> None:
@@ -117,8 +117,8 @@ def draw(claim: Claim, results: Path) -> None:
     from reproduce.record import path_of, records
 
     for record in records(claim, results):
-        path = path_of(claim.name, record.scale, results, ".svg")
-        if not {"cannot", "missing"} & set(record.numbers):
+        if record.complete:
+            path = path_of(claim.name, record.scale, results, ".svg")
             write_atomically(path, chart(claim.figure(record.numbers)))
 
 

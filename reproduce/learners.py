@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-
 import torch
 
-from emulon.core.files import locked, make_folder, write_json
 from emulon.identification.loading import Subject, load_subject
-from emulon.models import Learner
-from emulon.training import RunFolder, TrainConfig, Trained, fit, load_learner, save_learner
+from emulon.training import RunFolder, TrainConfig, Trained, fit
 from reproduce.claim import CannotTest, Setting
 
 # Kept in results/learners/, with the options that trained them.
@@ -48,27 +42,6 @@ def trained(config: TrainConfig, setting: Setting, done: float = 0.0, share: flo
 
 
 _FITTED: dict[TrainConfig, Trained] = {}
-
-
-def trained_once(config: TrainConfig, setting: Setting) -> tuple[Learner, list[float], float]:
-    """Train a learner and keep it in results/trained/, where other parts, claims and processes find it.
-
-    Returns:
-        The learner on the best device, its held-out error curve, and the seconds its training took.
-    """
-    name = hashlib.sha256(config.to_json().encode()).hexdigest()[:16]
-    folder = make_folder(setting.results / "trained") / name
-    with locked(folder.with_suffix(".lock")):
-        if not (folder / "trained.json").exists():
-            told = setting.report_progress
-            fitted = fit(config, report_progress=lambda what, part: told(what, 0.9 * part))
-            beside = folder.with_suffix(f".{os.getpid()}")
-            save_learner(fitted.learner, config, fitted.steps, beside)
-            write_json(beside / "trained.json", {"curve": fitted.curve, "seconds": fitted.seconds})
-            beside.replace(folder)
-    learner, _ = load_learner(folder)
-    stored = json.loads((folder / "trained.json").read_text())
-    return learner.to(best_device()), stored["curve"], stored["seconds"]
 
 
 def best_device() -> torch.device:

@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,10 @@ class Record:
 
     def verdict(self, claim: Claim) -> Verdict:
         return claim.verdict(self.numbers, self.scale)
+
+    @property
+    def complete(self) -> bool:
+        return not {"missing", "cannot"} & set(self.numbers)
 
     def stale(self, claim: Claim) -> bool:
         """Whether other code, or other sizes, measured this than the claim has now."""
@@ -151,7 +155,8 @@ def measure(
     setting = Setting(sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
-        with _helpers(processes - 1, claim.name, setting):
+        given = (claim.name, scale, seed, results, silent, processes, deadline)
+        with beside(processes - 1, _take_named, given):
             numbers = claim.run(setting)
     except CannotTest as error:
         numbers = {"cannot": str(error)}
@@ -202,26 +207,25 @@ def _parts(
 
 
 @contextmanager
-def _helpers(number: int, name: str, setting: Setting) -> Iterator[None]:
-    """Processes that measure the same claim's parts beside this one; all have ended when this one continues."""
-    quiet, context = replace(setting, report_progress=silent), multiprocessing.get_context("spawn")
-    beside = [context.Process(target=_help, args=(name, quiet)) for _ in range(number)]
-    for process in beside:
+def beside(number: int, work: Callable[..., None], given: tuple[Any, ...]) -> Iterator[None]:
+    """So many processes that do the same work; all have ended when this one continues."""
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=work, args=given) for _ in range(number)]
+    for process in others:
         process.start()
     try:
         yield
     except BaseException:
-        for process in beside:
+        for process in others:
             process.terminate()
         raise
     finally:
-        for process in beside:
+        for process in others:
             process.join()
 
 
-def _help(name: str, setting: Setting) -> None:
-    with suppress(CannotTest):
-        claim_named(name).run(setting)
+def _take_named(name: str, *given: Any) -> None:
+    take_parts(claim_named(name), *given)
 
 
 def write(record: Record, results: Path) -> Path:
@@ -231,7 +235,7 @@ def write(record: Record, results: Path) -> Path:
     order = ("claim", "scale", *record.about, "seeds", "config", "seconds", "cpu_seconds", "numbers")
     make_folder(path.parent)
     write_json(path, {name: content[name] for name in order})
-    if not {"missing", "cannot"} & set(record.numbers):
+    if record.complete:
         shutil.rmtree(path_of(record.claim, record.scale, results, PARTS), ignore_errors=True)
     return path
 

@@ -10,8 +10,8 @@ from typing import Any
 from emulon.training import TrainConfig, Trained
 from reproduce.claim import CannotTest, Numbers, Setting
 from reproduce.learners import trained
+from reproduce.text.corpora import BadText
 from reproduce.text.texts import data_folder, named_corpus
-from reproduce.text.tokeniser import BadText
 
 MODELS = ("standard", "looped", "algoformer")
 # Gao et al. 2024, section 5.5: 12 layers, or one each and (T, ΔT) = (10, 10).

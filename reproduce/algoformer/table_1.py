@@ -13,9 +13,9 @@ from emulon.training import TrainConfig
 from reproduce.algoformer.language import FEW, MODELS, PAPER, configured, corpus_file, learned, not_behind
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.drawing import band
+from reproduce.text.corpora import BadText
 from reproduce.text.language import bleu, entropy, translations
 from reproduce.text.tasks import Translation
-from reproduce.text.tokeniser import BadText
 
 PAPERS = {"standard": (4.99, 9.30), "looped": (4.73, 10.56), "algoformer": (4.61, 14.72)}
 BEAMS, RESAMPLES = {"greedy": 1, "beam": 4}, 1000

@@ -21,7 +21,7 @@ from emulon.tasks import Linear, RegressionTask
 from emulon.training import TrainConfig
 from emulon.training.step import matrix_precision
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
-from reproduce.learners import committed, trained_once
+from reproduce.learners import committed, trained
 from reproduce.learning.figure_3 import RECIPE, WIDE
 from reproduce.learning.probes import ProbeTraining, attention_probes, standardised, statistics_of
 
@@ -140,7 +140,7 @@ def learner_and_task(seed: int, setting: Setting) -> tuple[Learner, RegressionTa
     config = TrainConfig.following(**setting.sizes["training"], seed=seed)
     task = config.make_task()
     assert isinstance(task, RegressionTask)
-    return trained_once(config, setting)[0], task
+    return trained(config, setting).learner, task
 
 
 def by_layer(learner: Numbers, name: str, kind: str) -> list[float]:
@@ -252,7 +252,6 @@ CLAIM = Claim(
     "Xᵀy from about layer 7, w from about layer 12 of 16; MLP probes better than linear ones",
     {
         "small": Scale(0.4, SMALL, at_source_scale=False),
-        "paper": Scale(1.4, SMALL | {"machine_datasets": 4096, "learner_datasets": 4096}, at_source_scale=False),
         "gpu": Scale(8, GPU, set_up=set_up(SET_UP)),
     },
     *(run, judge, figure),

@@ -22,17 +22,7 @@ EXAMPLES = """examples, in the root of the repository:
   python -m reproduce.text classify runs/topics "The snow comes again." """
 
 
-def corpus_arguments() -> Arguments:
-    parser = Arguments("reproduce.text corpus", corpus.__doc__ or "", EXAMPLES)
-    parser.add_argument("name", metavar="NAME", help=", ".join(SOURCES))
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus")
-    where = "of the texts; default: NAME in the folder that EMULON_DATA names, or what datasets downloads"
-    parser.add_argument("--folder", type=Path, metavar="DIR", help=where)
-    parser.add_argument("--vocabulary", type=whole(1), default=8000, metavar="COUNT", help="words, at most")
-    return parser
-
-
-def corpus(options: Namespace) -> int:
+def corpus(options: Namespace) -> None:
     """Cut texts into words (byte-level BPE) and write one file."""
     source_named(options.name)
     make_folder(options.out.parent)  # now, not after the work
@@ -43,48 +33,26 @@ def corpus(options: Namespace) -> int:
     for name, split in made.splits.items():
         lengths = split.texts.lengths.double()
         print(f"  {name}: {lengths.mean():.1f} words a text, 95 of 100 below {lengths.quantile(0.95):.0f}")
-    return 0
 
 
-def translate_arguments() -> Arguments:
-    parser = Arguments("reproduce.text translate", translate.__doc__ or "")
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run on translation")
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="in the language that the run reads")
-    parser.add_argument("--beams", type=whole(1), default=1, help="hypotheses that are kept at a time (default: 1)")
-    return parser
-
-
-def translate(options: Namespace) -> int:
+def translate(options: Namespace) -> None:
     """Translate each TEXT, a line for each, by a learner that was trained on translation."""
     learner, task = open_run(options.run, Translation)
     assert isinstance(task, Translation)
     print("\n".join(translated(learner, task, options.texts, options.beams)))
-    return 0
 
 
-def classify_arguments() -> Arguments:
-    parser = Arguments("reproduce.text classify", classify.__doc__ or "")
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run on classification")
-    parser.add_argument("text", metavar="TEXT", help="in the language that the run reads")
-    return parser
-
-
-def classify(options: Namespace) -> int:
+def classify(options: Namespace) -> None:
     """The class of TEXT, and the probability of each, by a learner that was trained on classification."""
     learner, task = open_run(options.run, Classification)
     assert isinstance(task, Classification)
-    chances = classified(learner, task, options.text)
+    chances = classified(learner, task, options.texts[0])
     print(next(iter(chances)))
     for name, chance in chances.items():
         print(f"  {name:<16} {chance:.3f}")
-    return 0
 
 
-COMMANDS = {
-    "corpus": (corpus_arguments, corpus),
-    "translate": (translate_arguments, translate),
-    "classify": (classify_arguments, classify),
-}
+COMMANDS = {work.__name__: work for work in (corpus, translate, classify)}
 
 
 def read(words: Sequence[str]) -> Namespace:
@@ -93,17 +61,33 @@ def read(words: Sequence[str]) -> Namespace:
     Raises:
         EmulonError: There is no such command, or the other words cannot be read.
     """
-    if words[0] not in COMMANDS:
-        raise EmulonError(unknown("command", words[0], COMMANDS))
-    return COMMANDS[words[0]][0]().read(words[1:])
+    name = words[0]
+    if name not in COMMANDS:
+        raise EmulonError(unknown("command", name, COMMANDS))
+    parser = Arguments(f"reproduce.text {name}", COMMANDS[name].__doc__ or "", EXAMPLES)
+    if name == "corpus":
+        parser.add_argument("name", metavar="NAME", help=", ".join(SOURCES))
+        parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the corpus")
+        where = "of the texts; default: NAME in the folder that EMULON_DATA names, or what datasets downloads"
+        parser.add_argument("--folder", type=Path, metavar="DIR", help=where)
+        parser.add_argument("--vocabulary", type=whole(1), default=8000, metavar="COUNT", help="words, at most")
+        return parser.read(words[1:])
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
+    several = name == "translate"
+    told = "in the language that the run reads"
+    parser.add_argument("texts", nargs="+" if several else 1, metavar="TEXT", help=told)
+    if several:
+        parser.add_argument("--beams", type=whole(1), default=1, help="hypotheses kept at a time (default: 1)")
+    return parser.read(words[1:])
 
 
 def main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        print("\n".join(f"{name:<10} {work.__doc__}" for name, (_, work) in COMMANDS.items()), "", EXAMPLES, sep="\n")
+        print("\n".join(f"{name:<10} {work.__doc__}" for name, work in COMMANDS.items()), "", EXAMPLES, sep="\n")
         return 0
     options = read(words)
-    return COMMANDS[words[0]][1](options)
+    COMMANDS[words[0]](options)
+    return 0
 
 
 if __name__ == "__main__":

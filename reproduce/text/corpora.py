@@ -1,13 +1,13 @@
-"""A corpus: texts as numbers of words, in one safetensors file that torch alone can read."""
+"""A corpus: texts as numbers of words (byte-level BPE), in one safetensors file that torch alone can read."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -15,14 +15,86 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from emulon.core.errors import unknown
-from emulon.core.files import make_folder, write_atomically, write_json
-from reproduce.text.tokeniser import BadText, Tokeniser
+from emulon.core.errors import BadConfig, unknown
+from emulon.core.files import make_folder, write_atomically
 
 Kind = Literal["translation", "classification"]
 SPLITS = ("train", "validation", "test")
-# The format of the files, and what a run's folder keeps of a corpus.
-FORMAT, TOKENISER, CLASSES = "emulon corpus 1", "tokeniser.json", "classes.json"
+FORMAT = "emulon corpus 1"
+# The words with these numbers are no part of any text: padding, the beginning and the end of an answer.
+SPECIAL = ("<pad>", "<s>", "</s>")
+START, END = 1, 2
+# Bytes, and the special words: fewer cannot write every text. More do not fit the 16 bits of a corpus' files.
+FEWEST_WORDS, MOST_WORDS = 256 + len(SPECIAL), 2**15 - 1
+
+
+class BadText(BadConfig):
+    """Texts that cannot be read, learned from or answered, with the reason.
+
+    Cure: do what the message says: shorten the text, name another folder, or install `emulon[text]`.
+    """
+
+
+class Tokeniser:
+    """A byte-level BPE of the `tokenizers` library, kept as its own JSON: any text is a sequence of its words, and a
+    sequence of words is bytes.
+
+    Encoding takes the library; decoding takes nothing, so that a machine without it can write texts down.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            self.words: dict[str, int] = json.loads(text)["model"]["vocab"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadText(f"this is no tokeniser of the tokenizers library ({error}); make the corpus again") from error
+
+    @classmethod
+    def trained_on(cls, texts: Iterable[str], vocabulary: int) -> Tokeniser:
+        """A new one with at most so many words; it should see training texts only."""
+        if not FEWEST_WORDS <= vocabulary <= MOST_WORDS:
+            raise BadText(f"a vocabulary of {vocabulary} words cannot be; choose {FEWEST_WORDS} to {MOST_WORDS}")
+        tokenizers = _library()
+        made = tokenizers.ByteLevelBPETokenizer(add_prefix_space=True)
+        made.train_from_iterator(texts, vocabulary, min_frequency=0, special_tokens=list(SPECIAL), show_progress=False)
+        return cls(made.to_str())
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [each.ids for each in self._encoder.encode_batch(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Special words are left out; bytes that are no UTF-8 become the replacement character."""
+        written = "".join(self._spelling[word] for word in ids if word >= len(SPECIAL))
+        return bytes(_BYTES[character] for character in written).decode("utf-8", errors="replace").strip()
+
+    @cached_property
+    def _encoder(self) -> Any:
+        return _library().Tokenizer.from_str(self.text)
+
+    @cached_property
+    def _spelling(self) -> dict[int, str]:
+        return {number: word for word, number in self.words.items()}
+
+
+def _library() -> Any:
+    try:
+        import tokenizers
+    except ImportError:
+        raise BadText("texts are cut into words by the tokenizers library: pip install 'emulon[text]'") from None
+    return tokenizers
+
+
+def _bytes() -> dict[str, int]:
+    """How byte-level BPE writes bytes: Latin-1's visible characters as themselves, the others from 256 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = sorted(set(range(256)) - set(visible))
+    return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _bytes()
 
 
 @dataclass(frozen=True)
@@ -95,28 +167,15 @@ class Corpus:
             if split.classes is not None:
                 tensors[f"{name}/classes"] = split.classes
         references = {name: split.references for name, split in self.splits.items() if split.references}
-        notes = {
-            "format": FORMAT,
-            "kind": self.kind,
-            "classes": json.dumps(self.classes, ensure_ascii=False),
-            "references": json.dumps(references, ensure_ascii=False),
-            "tokeniser": self.tokeniser.text,
-        }
+        notes = {"format": FORMAT, "kind": self.kind, "tokeniser": self.tokeniser.text}
+        notes |= {"classes": json.dumps(self.classes), "references": json.dumps(references)}
         make_folder(Path(path).parent)
         write_atomically(path, save(tensors, notes))
 
-    def save_data(self, folder: Path) -> None:
-        """What a run needs of it later on, without the texts."""
-        write_atomically(folder / TOKENISER, self.tokeniser.text)
-        if self.classes:
-            write_json(folder / CLASSES, self.classes)
-
 
 def load_corpus(path: Path | str, kind: Kind) -> Corpus:
-    """A corpus' file, or what a run's folder keeps of one. Read once as long as it does not change."""
+    """A corpus' file. Read once as long as it does not change."""
     path = Path(path)
-    if path.is_dir() and (path / TOKENISER).is_file():
-        return _kept(path, kind)
     if not path.is_file():
         raise BadText(
             f"there is no corpus {str(path)!r}; make one (docs/tutorials/texts.md), and name it behind the"
@@ -126,14 +185,6 @@ def load_corpus(path: Path | str, kind: Kind) -> Corpus:
     if corpus.kind != kind:
         raise BadText(f"{path} is a corpus for {corpus.kind}, not for {kind}")
     return corpus
-
-
-def _kept(folder: Path, kind: Kind) -> Corpus:
-    try:
-        classes = json.loads((folder / CLASSES).read_text()) if kind == "classification" else []
-        return Corpus(kind, Tokeniser((folder / TOKENISER).read_text()), tuple(classes))
-    except (OSError, ValueError) as error:
-        raise BadText(f"{folder} keeps no whole corpus of a run on {kind}: {error}; train the run again") from error
 
 
 @lru_cache(maxsize=4)

@@ -16,9 +16,8 @@ from emulon.core.errors import NoRun
 from emulon.models import Learner
 from emulon.tasks.task import PAD
 from emulon.training import RunFolder, load_learner
-from reproduce.text.corpora import Texts
+from reproduce.text.corpora import END, START, BadText, Texts
 from reproduce.text.tasks import Classification, TextTask, Translation
-from reproduce.text.tokeniser import END, START, BadText
 
 # Hypotheses, or texts, that are read at once: memory, not answers, depends on it.
 PART = 512

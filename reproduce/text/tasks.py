@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,11 +20,12 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError
 from emulon.tasks.task import NOT_ASKED, PAD, Prompts, Task, stream_seed
-from reproduce.text.corpora import TOKENISER, Corpus, Kind, Split, load_corpus
-from reproduce.text.tokeniser import END, START, BadText
+from reproduce.text.corpora import END, START, BadText, Corpus, Kind, Split, load_corpus
 
 # Texts are batched with others of up to a quarter, a half, … of the longest.
 BUCKETS = 4
+# What a run's folder keeps of its corpus: the words, and the names of classes.
+KEPT = "corpus.safetensors"
 
 
 class TextTask(Task):
@@ -86,17 +89,14 @@ class TextTask(Task):
         return sorted({math.ceil(self.longest * part / BUCKETS) for part in range(1, BUCKETS + 1)})
 
     @cached_property
-    def _shares(self) -> list[float]:
-        return [float(bucket.size) for bucket in self.buckets]  # type: ignore[attr-defined]  # text tasks, all of them
+    def _ends(self) -> list[int]:
+        """The numbers of training texts in the buckets up to each."""
+        return list(itertools.accumulate(bucket.size for bucket in self.buckets))  # type: ignore[attr-defined]  # text tasks
 
     def bucket_at(self, seed: int, step: int) -> int:
         """Which bucket a step is drawn from: each as often as it has texts."""
-        draw = stream_seed(seed, step) / 2**63 * sum(self._shares)
-        for place, share in enumerate(self._shares):
-            draw -= share
-            if draw < 0:
-                return place
-        return len(self._shares) - 1
+        draw = stream_seed(seed, step) / 2**63 * self._ends[-1]
+        return min(bisect.bisect_right(self._ends, draw), len(self._ends) - 1)
 
     @property
     def size(self) -> int:
@@ -160,12 +160,12 @@ class TextTask(Task):
         return {"frequencies": self.curve(self.error_of(scores, prompts.truth))}
 
     def save_data(self, folder: Path) -> None:
-        self.corpus.save_data(folder)
+        dataclasses.replace(self.corpus, splits={}).save(folder / KEPT)
 
     def with_saved_data(self, folder: Path) -> Task:
-        if not (folder / TOKENISER).is_file():
+        if not (folder / KEPT).is_file():
             return self
-        return dataclasses.replace(self, data=str(folder))  # type: ignore[type-var]  # text tasks are dataclasses
+        return dataclasses.replace(self, data=str(folder / KEPT))  # type: ignore[type-var]  # text tasks are dataclasses
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts of people as words; refused where there is nothing to read, or more than is read."""

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from emulon.core.errors import unknown
-from reproduce.text.corpora import Corpus, Kind, Split, Texts, class_number
-from reproduce.text.tokeniser import BadText, Tokeniser
+from reproduce.text.corpora import BadText, Corpus, Kind, Split, Texts, Tokeniser, class_number
 
 # Split → (text, answer): a translation, or the name of a class.
 Pairs = dict[str, list[tuple[str, str]]]

@@ -22,7 +22,7 @@ from emulon.looped import (
 )
 from emulon.looped.heads import causal_tokens
 from emulon.looped.newton import start_scale
-from reproduce.algoformer.convergence import convergence, newton_iterates
+from reproduce.algoformer.theorems import newton_iterates
 
 f64, f32 = torch.float64, torch.float32
 
@@ -337,16 +337,6 @@ def test_the_numbers_come_out_of_attention() -> None:
 
 
 # What single ones do
-
-
-def test_newton_and_gradient_descent_reach_least_squares_when_their_exact_iterates_do() -> None:
-    xs, ys, x_query = regression(40, 20, seed=3)
-    descent, steps = convergence(xs, ys, x_query, gradient_loops=320, newton_loops=16)
-    for curve in (descent, steps):
-        inside, outside = curve.reaches(1e-7)
-        assert inside == outside is not None
-    assert steps.reaches(1e-7)[0] < 20 < descent.reaches(1e-7)[0]
-    assert len(descent.transformer) == len(descent.exact) == 321
 
 
 def test_eq_5_fails_at_the_closed_end_of_its_interval() -> None:

@@ -8,7 +8,6 @@ import torch
 from emulon.report.figure import chart
 from emulon.training import TrainConfig
 from reproduce.algoformer import figure_2, figure_3, figure_4, figure_5, learners, theorems
-from reproduce.algoformer.convergence import gradient_iterates
 from reproduce.claim import Scale, Setting
 from reproduce.learners import trained
 from reproduce.record import measure
@@ -21,7 +20,7 @@ def test_every_output_descends_by_itself():
     xs, labels, query = torch.randn(2, 6, 3).double(), torch.randn(2, 6, 4).double(), torch.randn(2, 3).double()
     together = theorems.descent(xs, labels, query, 0.1, 5)
     assert together.shape == (6, 2, 4)
-    alone = gradient_iterates(xs, labels[..., 2], query, 0.1, 5)
+    alone = theorems.gradient_iterates(xs, labels[..., 2], query, 0.1, 5)
     torch.testing.assert_close(together[..., 2], alone, rtol=0, atol=1e-12)
 
 
@@ -29,7 +28,7 @@ def test_prefix_iterates_are_descent_on_the_pairs_before():
     xs, ys, query = theorems.regression(Setting(SMALL, 3))
     every = theorems.prefix_iterates(xs, ys, query, 0.05, 4)
     for place in (1, 5, 11):
-        alone = gradient_iterates(xs[:, :place], ys[:, :place], xs[:, place], 0.05, 4)
+        alone = theorems.gradient_iterates(xs[:, :place], ys[:, :place], xs[:, place], 0.05, 4)
         torch.testing.assert_close(every[..., place], alone, rtol=0, atol=1e-12)
     assert not every[..., 0].any()
 

@@ -15,9 +15,9 @@ from emulon.training.run_folder import checkpoints, read_checkpoint
 from reproduce.arguments import run_script
 from reproduce.text import __main__ as script
 from reproduce.text import language
+from reproduce.text.corpora import END, BadText
 from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translated, translations
 from reproduce.text.tasks import Classification, Translation
-from reproduce.text.tokeniser import END, BadText
 
 LONGEST = 24
 SMALL = TrainConfig.of(width=32, heads=2, batch=16, lr=3e-3, evaluate_every=20, device="cpu", quiet=True, threads=1)

@@ -136,7 +136,7 @@ NEAR = {"learners/*/*/least squares/value/*": 0.009, "learners/*/*/least squares
 # By claim: what is changed, and the state that the rule then gives; {} is the committed result.
 RULES = {
     **{f"emulation-{name}": [({}, HOLDS), *((e, FAILS) for e in CURVES)] for name in BOUNDED},
-    **{name: [({}, HOLDS), *((e, FAILS) for e in LIBRARY)] for name in ("emulation-corollary-4.2.1", "ours-library")},
+    "emulation-corollary-4.2.1": [({}, HOLDS), *((e, FAILS) for e in LIBRARY)],
     **{f"algoformer-theorem-{n}": [({}, HOLDS), *((e, FAILS) for e in LOOPS)] for n in (3.1, 3.2, 3.3, 4.1, 4.2)},
     **{f"learning-theorem-{n}": [({}, HOLDS), *((e, FAILS) for e in MACHINE)] for n in (1, 2)},
     "emulation-corollaries-3.1.3-3.1.4": [

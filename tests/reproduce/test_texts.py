@@ -11,9 +11,8 @@ import pytest
 from reproduce.arguments import run_script
 from reproduce.text import __main__ as command
 from reproduce.text import texts
-from reproduce.text.corpora import load_corpus
+from reproduce.text.corpora import BadText, load_corpus
 from reproduce.text.texts import data_folder, named_corpus, source_named
-from reproduce.text.tokeniser import BadText
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ EARLIER = {
 }
 # Commands that are gone, and what does the same; scripts are the repository's.
 SCRIPTS = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
-SCRIPTS |= {name: f"python -m benchmarks.{name}" for name in ("bench", "speedrun")}
+SCRIPTS |= {"bench": "python -m benchmarks.performance", "speedrun": "python -m benchmarks.speedrun"}
 SCRIPTS |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
 MOVED = {name: f"{script} now, in a checkout of the repository" for name, script in SCRIPTS.items()}
 MOVED |= {

@@ -10,14 +10,12 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import emulon
 from emulon import cli
 from emulon.cli import options_of
-from emulon.cli.options import Command, CommandOptions
 
 SOURCE = Path(cli.__file__).parents[2]
 # Words each command needs before it looks at anything else.
@@ -98,57 +96,30 @@ def test_the_commands_of_the_readme_can_be_read():
         assert options_of(name, words)
 
 
-MISSPELT_NAMES = [
-    ("run", ["rigde"], "ridge"),
-    ("run", ["--data", "diabtes"], "diabetes"),
-    ("run", ["--mode", "referense"], "reference"),
-    ("compile", ["laso", "--out", "never"], "lasso"),
-    ("exec", ["interpreter", "program", "--mode", "fsat"], "fast"),
-    ("export", ["rigde", "--out", "never"], "ridge"),
-    ("approximate", ["softplsu", "-1", "1"], "softplus"),
-    ("benchmark", ["liner-probe"], "linear-probe"),
-    ("plant", ["clpped-sgd", "--out", "never"], "clipped sgd"),
-    ("train", ["standrad"], "standard"),
-    ("train", ["standard", "--task", "linaer"], "linear"),
-    ("train", ["standard", "--preset", "smal"], "small"),
-    ("train", ["standrad", "--vary", "seed=0"], "standard"),
-    ("train", ["standard", "--vary", "sede=0"], "seed"),
-    ("identify", ["math:sqrt", "--task", "linaer:features=3"], "linear"),
-]
-WRONG_TYPES = [
-    ("run", ["--steps", "many"], "--steps: many is not a whole number"),
-    ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
-    ("compile", ["ridge", "--out", "never", "--features", "2.5"], "--features: 2.5 is not a whole number"),
-    ("exec", ["interpreter", "program", "--seed", "x"], "--seed: x is not a whole number"),
-    ("export", ["ridge", "--out", "never", "--steps", "0"], "--steps: 0 is not a whole number"),
-    ("playground", ["--port", "x"], "--port: x is not a whole number"),
-    ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
-    ("train", ["standard", "--steps", "many"], "--steps: 'many' is not a whole number"),
-    ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
-    ("train", ["standard", "--lr", "fast"], "--lr: 'fast' is not a number"),
-    ("train", ["standard", "--vary", "seed=one"], "seed: 'one' is not a whole number"),
-    ("train", ["standard", "--vary", "seed=0", "--jobs", "0"], "--jobs: 0 is not a whole number, 1 or more"),
-    ("identify", ["mine.py:predict", "--datasets", "few"], "--datasets: few is not a whole number"),
-    ("benchmark", ["--models", "0"], "--models: 0 is not a whole number, 1 or more"),
-    ("plant", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
-    ("show", ["run", "--datasets", "few"], "--datasets: few is not a whole number"),
-]
-
-
-def test_every_command_that_takes_names_or_numbers_is_asked_with_wrong_ones():
-    files = {"check", "predict"}  # these take nothing else
-    numbers = {"playground", "show"}  # and these no names
-    assert {command for command, *_ in MISSPELT_NAMES} == set(cli.COMMANDS) - files - numbers - GROUPS
-    assert {command for command, *_ in WRONG_TYPES} == set(cli.COMMANDS) - files - GROUPS
-
-
-@pytest.mark.parametrize(("command", "words", "right"), MISSPELT_NAMES)
-def test_a_misspelt_name_is_answered_with_the_nearest(capsys, command, words, right):
-    assert f"did you mean {right}?" in refused(capsys, command, *words)
-
-
-@pytest.mark.parametrize(("command", "words", "reason"), WRONG_TYPES)
-def test_a_value_of_the_wrong_type_is_named_with_its_option(capsys, command, words, reason):
+@pytest.mark.parametrize(
+    ("command", "words", "reason"),
+    [
+        ("run", ["rigde"], "did you mean ridge?"),
+        ("run", ["--data", "diabtes"], "did you mean diabetes?"),
+        ("exec", ["interpreter", "program", "--mode", "fsat"], "did you mean fast?"),
+        ("approximate", ["softplsu", "-1", "1"], "did you mean softplus?"),
+        ("benchmark", ["liner-probe"], "did you mean linear-probe?"),
+        ("train", ["standrad"], "did you mean standard?"),
+        ("train", ["standard", "--task", "linaer"], "did you mean linear?"),
+        ("train", ["standard", "--vary", "sede=0"], "did you mean seed?"),
+        ("run", ["--tolerance", "0"], "--tolerance: 0 is not a positive number"),
+        ("run", ["--steps", "0"], "--steps: 0 is not a whole number, 1 or more"),
+        ("run", ["--features", "-1"], "--features: -1 is not a whole number, 0 or more"),
+        ("run", ["--seed", "-1"], "--seed: -1 is not a whole number in 0 … 2³²−1"),
+        ("run", ["--margin", "0.5"], "--margin: 0.5 is not a number, 1 or more"),
+        ("run", ["--mode", "slow"], "--mode: there is no choice 'slow'; choose from fast, reference"),
+        ("compile", ["ridge", "--out"], "--out needs a value"),
+        ("approximate", ["t", "-1", "one"], "HI: 'one' is not a number"),
+        ("train", ["standard", "--layers", "2.5"], "--layers: '2.5' is not a whole number"),
+        ("plant", ["sgd", "--out", "never", "--strength", "x"], "--strength: x is not a number, 0 or more"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named_with_the_nearest_that_does(capsys, command, words, reason):
     assert reason in refused(capsys, command, *words)
 
 
@@ -163,10 +134,8 @@ def test_a_word_that_is_missing_is_named(capsys, command):
 
 
 def test_an_unknown_command_is_answered_with_the_nearest(capsys):
-    assert cli.main(["rnu"]) == 2
-    assert capsys.readouterr().err == "emulon: there is no command 'rnu'; did you mean run?\n"
-    assert cli.main(["--versoin"]) == 2
-    assert "did you mean --version?" in capsys.readouterr().err
+    for word, said in (("rnu", "command 'rnu'; did you mean run?"), ("--versoin", "did you mean --version?")):
+        assert cli.main([word]) == 2 and said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["", *cli.COMMANDS])
@@ -242,21 +211,10 @@ def test_json_goes_to_a_file_or_alone_to_standard_output(tmp_path, capsys):
     Path("new").rmdir()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Told(CommandOptions):
-    """Options of a subcommand."""
-
-    size: int = 3
-
-
-def test_a_command_may_have_subcommands(monkeypatch, capsys):
-    group = SimpleNamespace(COMMANDS={"sketch": Command({"write": Told}, lambda told: told.size, "")})
-    monkeypatch.setitem(cli.COMMANDS, "sketch", "draw a sketch")
-    monkeypatch.setitem(sys.modules, "emulon.cli.sketch", group)
-    assert cli.main(["sketch", "write", "--size", "7"]) == 7
-    assert cli.main(["sketch", "wriet"]) == 2 and "did you mean write?" in capsys.readouterr().err
-    assert cli.main(["sketch", "write", "--szie", "7"]) == 2 and "did you mean --size?" in capsys.readouterr().err
-    assert cli.main(["sketch", "--help"]) == 0 and "Options of a subcommand." in capsys.readouterr().out
+def test_a_command_may_have_subcommands(capsys):
+    assert cli.main(["canary", "wriet"]) == 2 and "did you mean write?" in capsys.readouterr().err
+    assert cli.main(["canary", "write", "--ggfu"]) == 2 and "did you mean --gguf?" in capsys.readouterr().err
+    assert cli.main(["canary", "--help"]) == 0 and "write" in capsys.readouterr().out
 
 
 def test_shells_complete_commands_and_options(capsys):

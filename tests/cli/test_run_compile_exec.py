@@ -176,17 +176,6 @@ def test_exec_refuses_files_that_do_not_fit(tmp_path, table, files, capsys):
     assert "altered" in refused(capsys, "exec", parts[0], str(tmp_path / "program.safetensors"), *words)
 
 
-def test_several_classes_run_one_against_the_rest(folder, capsys):
-    draw = np.random.default_rng(1)
-    kinds = [("red", "green", "blue")[i % 3] for i in range(36)]
-    rows = [[draw.normal() + 3 * (k == "red"), draw.normal() + 3 * (k == "blue"), k] for k in kinds]
-    path = write(folder / "kinds.csv", ["a", "b", "kind"], rows)
-    words = ["--data", path, "--target", "kind", "--steps", "20", "--out", str(folder / "kinds")]
-    assert cli.main(["run", "logistic", "perceptron", *words]) == 0
-    assert "accuracy" in capsys.readouterr().out
-    assert len((folder / "kinds" / "weights.csv").read_text().splitlines()) == 1 + 2 * 3 * 3
-
-
 def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, monkeypatch, capsys):
     from emulon.algorithms import LogCoshRegression, PoissonRegression
 
@@ -200,19 +189,6 @@ def test_algorithms_that_do_not_suit_the_target_are_left_out_and_said(folder, mo
     assert "non-negative" in refused(capsys, "run", "poisson", *words)
 
 
-def test_approximate_prints_keys_certificate_and_values(capsys):
-    assert cli.main(["approximate", "tanh(5*t)", "-1", "1", "--tolerance", "1e-6"]) == 0
-    out = capsys.readouterr().out
-    assert "keys" in out and "certificate ≤" in out and "-0.75" in out
-
-
-def test_one_feature_and_a_constant_column_work(folder, capsys):
-    path = write(folder / "one.csv", ["a", "same", "y"], [[i % 7, 1, 2 * (i % 7) + i % 3] for i in range(20)])
-    words = ["--data", path, "--target", "y", "--steps", "3", "--out", str(folder / "one")]
-    assert cli.main(["run", "ridge", *words]) == 0
-    assert "column same  left out: it is constant ('1')" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -221,11 +197,6 @@ def test_one_feature_and_a_constant_column_work(folder, capsys):
         (["run", "ridge", "--data", "wine"], "a regression needs numbers"),
         (["run", "ridge", "--data", "wine", "--target", "x"], "has its own target"),
         (["run", "logistic"], "a classifier needs 2 to 20"),
-        (["run", "--steps", "0"], "1 or more"),
-        (["run", "--seed", "-1"], "--seed: -1 is not a whole number in 0 … 2³²−1"),
-        (["run", "--features", "-1"], "--features: -1 is not a whole number, 0 or more"),
-        (["run", "--mode", "slow"], "--mode: there is no choice 'slow'; choose from fast, reference"),
-        (["compile", "ridge", "--out"], "--out needs a value"),
         (["compile", "ridge", "--out", "/proc/nowhere"], "/proc/nowhere could not be written"),
         (["exec", "nothing", "nothing"], "there is no file nothing"),
         (["show", __file__], "not a whole safetensors file"),
@@ -240,40 +211,17 @@ def test_mistakes_get_one_clear_line(capsys, words, said):
     assert said in refused(capsys, *words)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a,b\n" + "1,2\n" * 12, "no column 'y'; its columns are a, b"),
-        ("Dear all,\n\nthis is a letter.\n", "is not a table"),
-        ("a,y\n1,2\n2,3\n3,4\n", "3 rows; at least 10"),
-        ("a,y\n" + "1,cat\n2,dog\n" * 10, "holds text (cat, dog)"),
-        ("a,y\n" + "1,2\n2,5\n" * 10 + "3,nan\n", "missing in 1 of 21 rows"),
-        ("a,y\n" + "1,2\n1,5\n" * 10, "it is constant"),
-        ("a,y\n" + "1,2\n2,2\n" * 10, "nothing to learn"),
-    ],
-)
-def test_bad_tables_get_one_clear_line(tmp_path, capsys, text, said):
+def test_a_bad_table_leaves_nothing_behind(tmp_path, capsys):
     path = tmp_path / "bad.csv"
-    path.write_text(text)
+    path.write_text("a,y\n" + "1,2\n2,2\n" * 10)
     words = ["--data", str(path), "--target", "y", "--out", str(tmp_path / "report")]
-    assert said in refused(capsys, "run", "ridge", *words)
-    assert not (tmp_path / "report").exists()
+    assert "nothing to learn" in refused(capsys, "run", "ridge", *words) and not (tmp_path / "report").exists()
 
 
 def test_a_report_folder_that_is_a_file_is_refused_before_the_work(tmp_path, table, capsys):
     (tmp_path / "taken").write_text("")
     words = ["--data", table, "--target", "y", "--out", str(tmp_path / "taken")]
     assert "taken could not be written" in refused(capsys, "run", "ridge", *words)
-
-
-def test_a_read_only_report_folder_is_refused(tmp_path, table, capsys):
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0o500)
-    if os.access(locked, os.W_OK):
-        pytest.skip("this user may write anywhere")
-    assert "Permission denied" in refused(
-        capsys, "run", "ridge", "--data", table, "--target", "y", "--out", str(locked)
-    )
 
 
 def test_settings_reach_the_algorithm_and_are_refused_where_it_has_none(folder, table, capsys):
@@ -362,7 +310,8 @@ def test_a_margin_lets_a_program_run_on_data_a_little_outside(folder, table, cap
         files = [str(out / f"{name}.safetensors") for name in ("interpreter", "program")]
         assert cli.main(["exec", *files, "--data", moved, *words]) == code
     assert "build a wider domain" in capsys.readouterr().err
-    assert "--margin: 0.5 is not a number, 1 or more" in refused(capsys, "run", "--margin", "0.5")
+    words = ["run", "ridge", "--data", table, "--target", "y", "--margin", "1e300", "--out", str(folder / "never")]
+    assert "a margin of 1e+300 is above 1e+60" in refused(capsys, *words)
 
 
 def test_tables_fit_eighty_columns_with_the_longest_name(ran):
@@ -441,20 +390,9 @@ def test_brackets_in_names_are_printed_and_formulas_are_kept_from_spreadsheets(t
     assert said <= {"[bold]", "'=1+1|x", "-1"}
 
 
-@pytest.mark.parametrize(
-    ("text", "cell"),
-    [
-        ("age", "age"),
-        ("-1.5", "-1.5"),
-        ("+1e3", "+1e3"),
-        ("=1", "'=1"),
-        (" @a", "' @a"),
-        ("-a", "'-a"),
-        ("\ta", "'\ta"),
-    ],
-)
-def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text, cell):
-    assert text_cell(text) == cell
+def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe():
+    cells = {"age": "age", "-1.5": "-1.5", "+1e3": "+1e3", "=1": "'=1", " @a": "' @a", "-a": "'-a", "\ta": "'\ta"}
+    assert {text: text_cell(text) for text in cells} == cells
 
 
 def test_classes_of_a_bundled_set_are_named(tmp_path, capsys):
@@ -471,12 +409,6 @@ def test_every_class_is_exported_with_its_own_rows(tmp_path, capsys, strange):
     tables = [np.loadtxt(tmp_path / f"logistic_{number}.csv", delimiter=",") for number in (1, 2, 3)]
     assert all(np.array_equal(each[:, :-1], tables[0][:, :-1]) for each in tables) and tables[0].shape == (28, 4)
     assert (np.stack([each[:, -1] for each in tables]).sum(axis=0) == -1).all()  # one of ±1 is 1 in every row
-
-
-def test_a_margin_beyond_all_floats_is_refused(capsys, tmp_path, table):
-    words = ["run", "ridge", "--data", table, "--target", "y", "--margin", "1e300", "--out", str(tmp_path)]
-    assert cli.main(words) == 2
-    assert "a margin of 1e+300 is above 1e+60" in capsys.readouterr().err
 
 
 def test_models_have_the_names_that_were_asked_for(tmp_path, capsys, table, strange):

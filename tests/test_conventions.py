@@ -66,9 +66,9 @@ def side_effects(source):
 
 # What puts a tensor on the default device unless it is told another. Models are made where
 # torch makes modules, which `TrainConfig.make_learner` decides.
-CREATORS = set(
-    "arange as_tensor asarray empty eye full linspace logspace normal ones rand randint randn randperm range "
-    "scalar_tensor tensor tril_indices triu_indices zeros".split()
+CREATORS = re.compile(
+    r"arange|as_tensor|asarray|empty|eye|full|linspace|logspace|normal|ones|rand|randint|randn|randperm|range|"
+    r"scalar_tensor|tensor|tril_indices|triu_indices|zeros"
 )
 FREE = ("models",)
 
@@ -81,7 +81,7 @@ def on_the_default_device(source):
         for call in calls
         if isinstance(call.func, ast.Attribute)
         and ast.unparse(call.func.value) == "torch"
-        and call.func.attr in CREATORS
+        and CREATORS.fullmatch(call.func.attr)
         and not any(keyword.arg in ("device", None) for keyword in call.keywords)
     ]
 

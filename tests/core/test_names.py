@@ -1,4 +1,4 @@
-"""Registries answer unknown names with the nearest; module names of 0.2 keep working for one release, with a warning."""
+"""Registries answer unknown names with the nearest; module names of 0.2 still work, with a warning."""
 
 import importlib
 import sys

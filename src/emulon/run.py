@@ -28,8 +28,6 @@ Settings = Mapping[str, float]
 # The identity grid is never made shorter than this. Its bits depend on its length alone, so that an algorithm gives the
 # same bits whether it runs by itself, beside others, or from a file.
 REACH = 16384.0
-# Data this many times as large are beyond every identity grid; the square is still a float.
-LARGEST_MARGIN = 1e60
 
 
 @dataclass(frozen=True)
@@ -131,10 +129,6 @@ def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, 
     data, instead of chosen by the data.
     """
     x, y = data.problem(algorithm.descent.loss)
-    if not margin <= LARGEST_MARGIN:
-        raise EmulonError(
-            f"a margin of {margin:g} is above {LARGEST_MARGIN:g}, more than a program has room for; lower it"
-        )
     if margin == 1:  # with the domain of the data, as the table says whether there is an intercept
         return compile(algorithm, domain_from_data(algorithm.descent, x, y), tolerance, data=(x, y))
     if vars(algorithm)["step_size"] is None:

@@ -97,17 +97,23 @@ def test_a_wrong_page_is_found(tmp_path, monkeypatch):
             monkeypatch.chdir(tmp_path)
         return False
 
-    assert not fails("```python\nprint(1.0001)\n```\n\n```output\n1.0\n```\n")
-    assert not fails("```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -055\n```\n")
-    assert fails("```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -152\n```\n")
-    assert fails("```python\nprint(1.01)\n```\n\n```output\n1.0\n```\n")
-    assert fails("```python\nnobody\n```\n")
-    assert fails("```bash\nemulon approximate\n```\n")
-    assert fails("```bash\nmake test\n```\n")
-    assert fails("<!-- needs: torch -->\n```python\nnobody\n```\n")
-    assert not fails("<!-- needs: not_installed_here -->\n```python\nnobody\n```\n")
-    assert fails("<!-- not run: it takes too long here -->\n```python\nif\n```\n")
-    assert fails("<!-- not run: it takes too long here -->\n```bash\nmake nothing\n```\n")
+    left_out = "<!-- not run: it takes too long here -->\n"
+    for text in (
+        "```python\nprint(1.0001)\n```\n\n```output\n1.0\n```\n",
+        "```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -055\n```\n",
+        "<!-- needs: not_installed_here -->\n```python\nnobody\n```\n",
+    ):
+        assert not fails(text), text
+    for text in (
+        "```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -152\n```\n",
+        "```python\nprint(1.01)\n```\n\n```output\n1.0\n```\n",
+        "```python\nnobody\n```\n",
+        "```bash\nmake test\n```\n",
+        "<!-- needs: torch -->\n```python\nnobody\n```\n",
+        f"{left_out}```python\nif\n```\n",
+        f"{left_out}```bash\nmake nothing\n```\n",
+    ):
+        assert fails(text), text
 
 
 def test_options_of_commands_that_are_not_run_are_checked():

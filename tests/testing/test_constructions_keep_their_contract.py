@@ -253,17 +253,11 @@ def clipped(x, w):
     return (x @ w.unsqueeze(-1)).squeeze(-1).clamp(-1.0, 2.0)
 
 
-def sharp(x, w):
-    return (x @ w.unsqueeze(-1)).squeeze(-1)
-
-
 # What it is, how it is built, the exact map, and its inputs where they are not those of DOMAIN.
 CASES = {
     "residual map": (lambda: ResidualMap("tanh(t)", DOMAIN, 1e-9), residual("tanh(t)")),
-    "residual map, smooth": (lambda: ResidualMap("exp(-t**2)", DOMAIN, 1e-6), residual("exp(-t**2)")),
     "residual map, kink": (lambda: ResidualMap("Max(t, 0)", DOMAIN, 1e-3), residual("Max(t, 0)")),
     "residual map, paper": (lambda: ResidualMap("t", DOMAIN, points=65, grid="paper"), residual("t")),
-    "residual map, float32": (lambda: ResidualMap("t", DOMAIN, 1e-2, dtype=f32), residual("t")),
     "hopfield": (lambda: HopfieldResidualMap("tanh(t)", DOMAIN, 1e-9), residual("tanh(t)")),
     "step": (lambda: GradientStep("log_cosh", DOMAIN, 1e-6, step_size=0.1, l2=0.5), step("log_cosh", 0.1, 0.5)),
     "step, float32": (lambda: GradientStep("squared", DOMAIN, 1e-2, step_size=0.1, dtype=f32), step("squared", 0.1)),
@@ -287,16 +281,13 @@ CASES = {
         SAMPLES,
     ),
     "linear layer": (lambda: LinearLayer(5, 3, 4, 6.0, 1e-10), linear, LINEAR),
-    "linear layer, float32": (lambda: LinearLayer(5, 3, 4, 6.0, 1e-2, dtype=f32), linear, LINEAR),
     "scalar heads": (
         lambda: ScalarHeads("sin(t)", 5, 3, 4, 6.0, 1e-8),
         lambda x, theta: linear(x, theta).sin(),
         LINEAR,
     ),
     "truncated": (lambda: TruncatedLinear(12, 3, -1.0, 2.0, 1e-3), clipped, CLIPPED),
-    "truncated, paper": (lambda: TruncatedLinear(12, 3, -3.0, 3.0, heads=4, grid="paper"), sharp, CLIPPED),
     "head in tokens": (lambda: HeadInTokens(6, 3, 2, 3.0, 1e-8), head, HEAD),
-    "head in tokens, paper": (lambda: HeadInTokens(6, 3, 2, 3.0, points=17, grid="paper"), head, HEAD),
     "head in embedding": (lambda: HeadInEmbedding(6, 3, 2, 3.0, 1e-8), head, HEAD),
     "head in embedding, paper": (lambda: HeadInEmbedding(6, 3, 2, 3.0, heads=9, grid="paper"), head, HEAD),
 }

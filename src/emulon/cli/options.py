@@ -178,7 +178,7 @@ def _checked(metavar: str, wanted: str, read: Callable[[str], Any], accepts: Cal
 
 Positive = Annotated[float, _checked("NUMBER", "a positive number", float, lambda value: 0 < value < math.inf)]
 NotNegative = Annotated[float, _checked("NUMBER", "a number, 0 or more", float, lambda value: 0 <= value < math.inf)]
-Factor = Annotated[float, _checked("FACTOR", "a number, 1 or more", float, lambda value: 1 <= value < math.inf)]
+Factor = Annotated[float, _checked("FACTOR", "a number in 1 … 1e60", float, lambda value: 1 <= value <= 1e60)]
 Count = Annotated[int, _checked("COUNT", "a whole number, 1 or more", int, lambda value: value >= 1)]
 Size = Annotated[int, _checked("COUNT", "a whole number, 0 or more", int, lambda value: value >= 0)]
 Seed = Annotated[int, _checked("SEED", "a whole number in 0 … 2³²−1", int, lambda value: 0 <= value < 2**32)]

@@ -76,11 +76,7 @@ def write_json(path: Path | str, values: Any) -> None:
 
 
 def read_json(path: Path | str) -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        ValueError: The file cannot be read, is larger than `MOST_JSON`, is not UTF-8 or not JSON; one line says why.
-    """
+    """The content of a JSON file; a ValueError of one line where it is missing, too large, not UTF-8 or not JSON."""
     path = Path(path)
     try:
         if path.stat().st_size > MOST_JSON:
@@ -93,14 +89,12 @@ def read_json(path: Path | str) -> Any:
 
 
 def checked(kind: Any, value: Any, where: str, arrays: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """`value`, as `json.loads` gives it, as an object of the annotated type `kind`.
+    """`value`, as `json.loads` gives it, as an object of the annotated type `kind`; `where` is its name in messages.
 
-    Args:
-        kind: A dataclass of annotated fields, `tuple[X, ...]`, `tuple[X, Y]`, `dict[str, X]`, `Literal`, `X | None`,
-            float (not NaN), int (64 bits), str, bool, Any, or a jaxtyping annotation of arrays.
-        value: What was read. Every field of a dataclass must be there, and no other.
-        where: What `value` is called in messages.
-        arrays: Arrays by name; a name stands in `value` for each. Axes of one name in one dataclass are equally long.
+    `kind` is a dataclass (all of its fields must be there, and no other), `tuple[X, ...]`, `tuple[X, Y]`,
+    `dict[str, X]`, `Literal`, `X | None`, float (not NaN), int (64 bits), str, bool, Any, or a jaxtyping annotation: in
+    `value` the name of one of `arrays` stands for it, and axes of one name in one dataclass are equally long.
+
     Raises:
         ValueError: Something is missing, unknown, or of another type; one line says what and where.
     """
@@ -169,24 +163,10 @@ def make_folder(path: Path | str) -> Path:
 
 @contextmanager
 def locked(path: Path | str, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock on a file, on any system; it is let go of when the process that holds it dies, however it dies.
+    """Hold the lock on a file, on any system, until the process that holds it lets go or dies; whether this one has it.
 
-    The file beside it that ends in .pid says which process had the lock last: not every system lets others read a
-    locked file.
-
-    Args:
-        path: The file to lock, made where there is none.
-        wait: Whether to wait for a process that has the lock.
-
-    Yields:
-        Whether this process has the lock; always, if it waits.
-
-    Raises:
-        OSError: The file cannot be written.
-
-    Example:
-        >>> with locked("work.lock", wait=False) as mine:
-        ...     print("mine" if mine else "another's")
+    Without `wait` another process may have it. The file beside it that ends in .pid says which one had it last: not
+    every system lets others read a locked file.
     """
     from filelock import FileLock, Timeout
 
@@ -274,15 +254,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def disk_cached(kind: str, request: object, make: Callable[[], Any]) -> Any:
-    """`make()`, or what it gave before for the same request and the same code.
-
-    Args:
-        kind: What is made, a word for file names.
-        request: All that `make` depends on besides the code in `SOURCES`, as JSON.
-        make: Gives JSON; numbers are kept to the last bit.
-
-    Returns:
-        What `make` returned, now or before.
+    """What `make()` gives as JSON, or gave before for the same request (all that it depends on) and the same code.
 
     Example:
         >>> disk_cached("square", [3.0], lambda: [9.0])

@@ -1,11 +1,11 @@
-"""Things by name: registries, and the names of 0.2, which warn."""
+"""Registries, the names of 0.2, which warn, and what is called about the progress of slow work."""
 
 from __future__ import annotations
 
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -14,15 +14,18 @@ from typing import Any, TypeVar
 
 from emulon.core.errors import EmulonError, unknown
 
+# Called with a description of the current work and the finished fraction of the whole.
+Progress = Callable[[str, float], None]
 Item = TypeVar("Item")
 Registered = TypeVar("Registered", bound=Any)
 
 
-class Registry(dict[str, Item]):
-    """A dict in the order of registration; `kind` is what its errors call an item.
+def silent(what: str, done: float) -> None:
+    """No-op progress callback."""
 
-    Args:
-        kind: The word for one item, as in "there is no task 'linaer'; did you mean linear?".
+
+class Registry(dict[str, Item]):
+    """A dict in the order of registration; `kind` is what its errors call an item, as "task".
 
     Example:
         >>> tasks = Registry[type]("task")
@@ -69,11 +72,7 @@ RENAMED = {
 
 
 def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
-    """For a module's `__getattr__`: what the name of 0.2 is called now, with a DeprecationWarning.
-
-    Raises:
-        AttributeError: The name is not one of `names`.
-    """
+    """For a module's `__getattr__`: what the name of 0.2 is now, with a warning; an AttributeError for others."""
     if name not in names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     new = names[name]

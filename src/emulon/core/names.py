@@ -14,14 +14,19 @@ from typing import Any, TypeVar
 
 from emulon.core.errors import EmulonError, unknown
 
-# Called with a description of the current work and the finished fraction of the whole.
+# As `silent` is called.
 Progress = Callable[[str, float], None]
 Item = TypeVar("Item")
 Registered = TypeVar("Registered", bound=Any)
 
 
 def silent(what: str, done: float) -> None:
-    """No-op progress callback."""
+    """No-op progress callback.
+
+    Args:
+        what: The current work.
+        done: The finished fraction of the whole.
+    """
 
 
 class Registry(dict[str, Item]):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import RepresentationNetwork
 from emulon.looped.heads import GAP, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, gate_height, no_heads, read, write
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, no_heads, read, write
 
 
 def test_a_layer_is_equation_1():
@@ -79,10 +79,6 @@ def test_gates_multiply_by_an_indicator_exactly(values, dtype):
     for on in (0.0, 1.0):
         out = layer(slots.pack(z=z, on=on, off=1 - on))
         assert torch.equal(out[..., slots["out"]], on * z) and not out[..., slots["z"]].any()
-
-
-def test_gates_are_four_times_as_high_as_what_they_shut_out_at_least():
-    assert [gate_height(bound) for bound in (3.0, 4.0, 4.1, 0.25)] == [16.0, 16.0, 32.0, 1.0]
 
 
 def test_a_representation_inside_is_the_representation_outside_up_to_its_error():

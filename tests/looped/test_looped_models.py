@@ -1,8 +1,10 @@
 """Every looped transformer against its exact iteration: at the papers' sizes, at the edges of its domain, refused.
 
-The audit of a run is its distance from the exact iteration in Arb (`test_looped_audits` compares that with rational
-arithmetic): a certificate holds where the audit is no larger.
+The audit of a run is its distance from the exact iteration in Arb (`test_looped_audits` compares that with an oracle):
+a certificate holds where the audit is no larger.
 """
+
+import math
 
 import pytest
 import torch
@@ -233,15 +235,6 @@ def model(request):
     return BUILD[request.param]()
 
 
-def test_labels_may_have_a_last_dimension(model) -> None:
-    run = model.run(XS, YS, X_QUERY, loops=4)
-    vectors = model.run(XS, YS.unsqueeze(-1), X_QUERY, loops=4)
-    assert len(run.predictions) == 5 and torch.equal(vectors.prediction.squeeze(-1), run.prediction)
-    alone, one = model.predict(XS, YS, X_QUERY, loops=4), model.predict(XS, YS.unsqueeze(-1), X_QUERY, loops=4)
-    assert alone.shape == (2,)
-    torch.testing.assert_close(one.squeeze(-1), alone)
-
-
 def test_the_certificate_is_for_every_number_of_loops_and_a_runs_for_its_own(model) -> None:
     bounds = [model.certificate_after(loops).bound for loops in range(7)]
     assert model.certificate.bound == max(bounds) and model.certificate.scope == "domain"
@@ -259,11 +252,6 @@ def test_a_run_is_refused_before_it_starts(model) -> None:
         model.run(2 * XS, YS, X_QUERY, loops=1)
 
 
-def test_targets_of_zero_are_answered_exactly() -> None:
-    run = LoopedGradientDescent(DOMAIN, 1e-3, horizon=1).run(XS, 0 * YS, X_QUERY, loops=1)
-    assert run.audit.bound == 0.0
-
-
 def test_every_leading_dimension_is_a_batch_and_labels_may_be_vectors() -> None:
     xs, _, x_query = regression(6, 3, batch=(2, 3))
     ys = torch.stack([regression(6, 3, seed=seed, batch=(2, 3))[1] for seed in (4, 5)], dim=-1)
@@ -272,6 +260,10 @@ def test_every_leading_dimension_is_a_batch_and_labels_may_be_vectors() -> None:
     assert run.prediction.shape == (2, 3, 2) and run.audit.bound <= run.certificate.bound
     alone = model.predict(xs[1, 2], ys[1, 2], x_query[1, 2], loops=10)
     torch.testing.assert_close(alone, run.prediction[1, 2], rtol=0, atol=1e-12)
+    scalar = LoopedGradientDescent(DOMAIN, horizon=4)
+    assert scalar.predict(XS, YS, X_QUERY, loops=4).shape == (2,)
+    assert scalar.predict(XS, YS.unsqueeze(-1), X_QUERY, loops=4).shape == (2, 1)
+    assert len(scalar.run(XS, YS, X_QUERY, loops=4).predictions) == 5
 
 
 # Sizes
@@ -316,15 +308,6 @@ def test_layers_heads_and_widths_are_the_theorems() -> None:
     assert len(with_representation(f64)[0].frame.heads["pre"]) == 4
 
 
-def test_nothing_is_trainable_and_weights_are_plain_matrices() -> None:
-    model = LoopedGradientDescent(Domain(4, 2, 1.0, 1.0, 1.0))
-    assert not list(model.parameters())
-    layer = model.frame.loop[0]
-    assert layer.w_v.shape == (2 * model.pairs, model.slots.width, model.slots.width)
-    assert layer.w_1.shape[1] == layer.w_2.shape[0] == model.slots.width
-    assert "loop: heads [" in repr(model)
-
-
 def test_the_numbers_come_out_of_attention() -> None:
     """Take the loop's attention away and nothing is learned; every attention that ran is in the trace."""
     xs, ys, x_query = regression(6, 3)
@@ -344,15 +327,10 @@ def test_eq_5_fails_at_the_closed_end_of_its_interval() -> None:
     xs, ys, x_query = regression(40, 4, seed=3)
     gram = xs.mT @ xs
     end = 2 / torch.linalg.matrix_norm(gram @ gram.mT, ord=2).item()
-    solved = (x_query * torch.linalg.solve(gram, (xs.mT @ ys.unsqueeze(-1)).squeeze(-1))).sum(-1)
+    solved = (x_query * torch.linalg.solve(gram, xs.mT @ ys)).sum(-1)
     inside, at_the_end = (newton_iterates(xs, ys, x_query, scale, 30)[-1] for scale in (0.99 * end, end))
-    torch.testing.assert_close(inside, solved, atol=1e-10, rtol=0)
-    assert (at_the_end - solved).abs() > 1e-2 * solved.abs()
-    inverse = end * gram
-    for _ in range(30):
-        inverse = 2 * inverse - inverse @ gram @ inverse
-    top = torch.linalg.eigh(gram).eigenvectors[:, -1]
-    assert (top @ inverse @ top).abs() < 1e-6 and start_scale(Domain.covering(xs, ys, x_query)) < end / 2
+    assert (inside - solved).abs() < 1e-10 and (at_the_end - solved).abs() > 1e-2 * solved.abs()
+    assert start_scale(Domain.covering(xs, ys, x_query)) < end / 2
 
 
 def test_the_printed_formula_of_a_5_fails_and_the_corrected_one_holds() -> None:
@@ -398,31 +376,14 @@ def test_the_window_of_a_series_is_copied_exactly_and_is_zero_before_the_start()
     phi, series = series_task()
     model = of_series(phi, series, 1e-2, 1.1)
     window = model.frame.pre[0](model.prompt(series))[1:, model.slots["ping"]]
-    assert torch.equal(window, model.windows(series)) and torch.equal(window, windows(series, 3))
-    assert model.pairs == 1 and model.frame.heads["loop"] == [2]
+    assert torch.equal(window, windows(series, 3)) and model.pairs == 1
     pair = model.predict(series.expand(2, 40, 20), loops=3)
     torch.testing.assert_close(pair[1], model.predict(series, loops=3), rtol=0, atol=1e-9)
-    with pytest.raises(BadShape):
-        model.predict(series[:39], loops=3)
-    with pytest.raises(OutOfDomain):
-        model.predict(3 * series, loops=3)
+    for bad, error in ((series[:39], BadShape), (3 * series, OutOfDomain)):
+        with pytest.raises(error):
+            model.predict(bad, loops=3)
     with pytest.raises(BadShape):
         LoopedAutoRegression(model.domain, phi, order=7)
-
-
-def test_the_filter_of_chains_keeps_exactly_the_tokens_of_the_asked_stage() -> None:
-    slope, chains = 0.1, chain_task()
-    model = LoopedChainOfThought(chain_domain(chains), 1e-2)
-    tokens = model.prompt(chains[:-1], chains[-1, :4])
-    for layer in model.frame.pre:
-        tokens = layer(tokens)
-    train = torch.zeros(len(tokens), 1, dtype=f64)
-    train[3:280:7] = 1.0
-    assert torch.equal(tokens[:, model.slots["train"]], train)
-    kept = tokens[:, model.slots["x"]]
-    assert torch.equal(kept[3:280:7], chains[:-1, 3]) and torch.equal(kept[-2], chains[-1, 3])
-    assert not kept[(train + tokens[:, model.slots["query"]]).squeeze(-1) == 0].any()
-    torch.testing.assert_close(tokens[3:280:7, model.slots["res"]], -leaky(chains[:-1, 4], 1 / slope))
 
 
 def test_chains_are_checked_and_traced() -> None:
@@ -448,17 +409,21 @@ def test_what_is_outside_the_domain_is_refused() -> None:
     model, xs = LoopedGradientDescent(domain), 0.1 * torch.ones(4, 2, dtype=f64)
     ys, x_query = torch.zeros(4, dtype=f64), torch.zeros(2, dtype=f64)
     model.predict(xs, ys, x_query, loops=1)
-    for bad in (20 * xs, xs.index_fill(0, torch.tensor([0]), torch.nan), 10 * xs):
-        with pytest.raises(OutOfDomain):
-            model.predict(bad, ys, x_query, loops=1)
+    for bad, error, line in (
+        ((20 * xs, ys), OutOfDomain, ""),
+        ((math.nan * xs, ys), OutOfDomain, ""),
+        ((10 * xs, ys), OutOfDomain, "eigenvalues"),
+        ((xs.float(), ys), OutOfDomain, "float32"),
+        ((xs[:3], ys[:3]), BadShape, ""),
+        ((xs, torch.zeros(4, 2, dtype=f64)), BadShape, "outputs"),
+    ):
+        with pytest.raises(error, match=line):
+            model.predict(*bad, x_query, loops=1)
+    conditioned = LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.1)))
     with pytest.raises(OutOfDomain, match="eigenvalues"):
-        model.predict(10 * xs, ys, x_query, loops=1)
-    with pytest.raises(OutOfDomain, match="float32"):
-        model.predict(xs.float(), ys, x_query, loops=1)
-    with pytest.raises(BadShape):
-        model.predict(xs[:3], ys[:3], x_query, loops=1)
-    with pytest.raises(BadShape, match="outputs"):
-        model.predict(xs, torch.zeros(4, 2, dtype=f64), x_query, loops=1)
+        conditioned.predict(torch.ones(4, 2, dtype=f64), ys, x_query, loops=1)
+    with pytest.raises(ToleranceTooTight):
+        LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=1e-6)), tolerance=1e-8)
 
 
 TINY, ONE = torch.tensor([[-7e-151]], dtype=f64), torch.ones(1, dtype=f64)
@@ -481,12 +446,3 @@ REFUSED = {
 def test_what_cannot_be_built_is_refused(message) -> None:
     with pytest.raises(OutOfDomain, match=message):
         REFUSED[message]()
-
-
-def test_bad_conditioning_is_refused() -> None:
-    model = LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.1)))
-    xs = torch.ones(4, 2, dtype=f64)
-    with pytest.raises(OutOfDomain, match="eigenvalues"):
-        model.predict(xs, xs[:, 0], xs[0], loops=1)
-    with pytest.raises(ToleranceTooTight):
-        LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=1e-6)), tolerance=1e-8)

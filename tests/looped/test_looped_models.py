@@ -410,11 +410,11 @@ def test_what_is_outside_the_domain_is_refused() -> None:
     ys, x_query = torch.zeros(4, dtype=f64), torch.zeros(2, dtype=f64)
     model.predict(xs, ys, x_query, loops=1)
     for bad, error, line in (
-        ((20 * xs, ys), OutOfDomain, ""),
-        ((math.nan * xs, ys), OutOfDomain, ""),
+        ((20 * xs, ys), OutOfDomain, "rescale or build"),
+        ((math.nan * xs, ys), OutOfDomain, "NaN"),
         ((10 * xs, ys), OutOfDomain, "eigenvalues"),
         ((xs.float(), ys), OutOfDomain, "float32"),
-        ((xs[:3], ys[:3]), BadShape, ""),
+        ((xs[:3], ys[:3]), BadShape, "xs"),
         ((xs, torch.zeros(4, 2, dtype=f64)), BadShape, "outputs"),
     ):
         with pytest.raises(error, match=line):

@@ -8,7 +8,6 @@ from emulon.algorithms import MARGIN, RATE
 from emulon.certify import Domain
 from emulon.constructions import (
     GradientStep,
-    HeadInEmbedding,
     HopfieldResidualMap,
     LinearLayer,
     ResidualMap,
@@ -92,11 +91,6 @@ def linear_layer(tokens=5, features=3, width=4, bound=6.0, tolerance=1e-10, dtyp
 @lru_cache
 def truncated(grid="auto", tolerance=1e-3, heads=None, tokens=12):
     return TruncatedLinear(tokens, 3, -1.0, 2.0, tolerance, reach=None, heads=heads, grid=grid)
-
-
-@lru_cache
-def head_in_embedding(tokens=12, features=4, width=4, bound=30.0, tolerance=1e-10):
-    return HeadInEmbedding(tokens, features, width, bound, tolerance)
 
 
 def step_data(loss, domain=DOMAIN, *, batch=(), seed=0, dtype=f64):

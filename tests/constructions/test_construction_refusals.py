@@ -6,7 +6,7 @@ import pytest
 import torch
 from construction_cases import DOMAIN, data, f64, gradient_step, hopfield, linear_layer, normal, residual_map, truncated
 
-from emulon.algorithms import GradientDescent, LinearRegression, NewtonLeastSquares, losses
+from emulon.algorithms import HeavyBall, LinearRegression, NewtonLeastSquares
 from emulon.certify import Domain
 from emulon.constructions import (
     DescentInContext,
@@ -97,62 +97,46 @@ def test_a_tolerance_below_the_dtypes_floor_is_refused_and_the_one_that_is_named
         assert module.certificate.bound <= named
 
 
-def test_a_step_too_long_for_the_data():
-    x, y = normal(10, 2), normal(10, seed=1)
-    domain = Domain.of(x, y, 5.0)
-    with refused(OutOfDomain, r"step_size 3 is too long for this data: at most 2/L = .*; give a smaller step_size"):
-        DescentInContext("squared", domain, 1e-3, step_size=3.0, steps=3)(x, y)
-    with refused(EmulonError, r"step_size·l2 at most 2, got 3 and l2=1"):
-        DescentInContext("squared", domain, 1e-3, step_size=3.0, l2=1.0)
-    with refused(EmulonError, "step_size must be positive"):
-        DescentInContext("squared", domain, 1e-3, step_size=-1.0)
+TALL, ONES = normal(10, 2), torch.ones(10, dtype=f64)
+NOISE, LONG = normal(10, seed=1), 1.5 * torch.ones(10, 2, dtype=f64)
+# |t| + t² has a jump and a curvature: η must respect the second.
+BENT = "Abs(t) + t**2"
 
 
-def test_a_step_too_long_for_the_counts_it_meets():
-    x, y = 1.5 * torch.ones(10, 2, dtype=f64), 5 * torch.ones(10, dtype=f64)
-    module = DescentInContext("poisson", Domain.of(x, y, 1.0), 1e-2, step_size=0.2, steps=3)
-    with refused(OutOfDomain, "step_size 0.2 is too long for this data"):
-        module(x, y)
+def descent(loss="squared", x=X, y=Y, w=1.0, **options):
+    return lambda: DescentInContext(loss, Domain.of(x, y, w), 1e-2, **options)
 
 
-def test_a_curvature_that_jumps_do_not_hide():
-    """|t| + t² has a jump and a curvature: η must respect the second."""
-    x, y = normal(10, 2), normal(10, seed=1)
-    module = DescentInContext("Abs(t) + t**2", Domain.of(x, y, 5.0), 1e-2, step_size=2.0, steps=2)
-    with refused(OutOfDomain, "step_size 2 is too long"):
-        module(x, y)
+# What is built, the data that it refuses, and the line.
+ON_DATA = [
+    (
+        descent(x=TALL, y=NOISE, w=5.0, step_size=3.0, steps=3),
+        (TALL, NOISE),
+        "step_size 3 is too long for this data: at most 2/L = .*; give a smaller step_size",
+    ),
+    (
+        descent("poisson", LONG, 5 * ONES, step_size=0.2, steps=3),
+        (LONG, 5 * ONES),
+        "step_size 0.2 is too long for this data",
+    ),
+    (descent(BENT, TALL, NOISE, 5.0, step_size=2.0, steps=2), (TALL, NOISE), "step_size 2 is too long"),
+    (
+        descent(x=TALL, y=5 * ONES, w=0.01, step_size=0.1, steps=9),
+        (TALL, 5 * ONES),
+        r"\|w\| reaches .* build a wider domain \(before step 2\)",
+    ),
+    (
+        descent(strong_convexity=0.5, steps=2),
+        (0.1 * X, Y),
+        r"λmin\(XᵀX/n\) is .*, below the promised strong_convexity 0.5; lower it",
+    ),
+]
 
 
-def test_an_iterate_that_leaves_the_domain():
-    x, y = normal(10, 2), 5 * torch.ones(10, dtype=f64)
-    module = DescentInContext("squared", Domain.of(x, y, 0.01), 1e-3, step_size=0.1, steps=9)
-    with refused(OutOfDomain, r"\|w\| reaches .* build a wider domain \(before step 2\)"):
-        module(x, y)
-
-
-def test_a_loss_that_is_not_convex_makes_no_promise_over_steps():
-    with refused(EmulonError, r"not convex on residuals up to .*; use GradientStep"):
-        DescentInContext("1 - exp(-t**2)", DOMAIN, 1e-2, step_size=0.01, steps=3)
-
-
-def test_strong_convexity_is_for_squared_loss_and_is_checked_on_the_data():
-    with refused(EmulonError, "strong_convexity=0.5 is promised for the squared loss alone; leave it out for log_cosh"):
-        DescentInContext("log_cosh", DOMAIN, 1e-3, strong_convexity=0.5)
-    module = DescentInContext("squared", DOMAIN, 1e-3, strong_convexity=0.5, steps=2)
-    with refused(OutOfDomain, r"λmin\(XᵀX/n\) is .*, below the promised strong_convexity 0.5; lower it"):
-        module(0.1 * X, Y)
-
-
-def test_algorithms_that_are_not_plain_descent():
-    with refused(EmulonError, "NewtonLeastSquares is not gradient descent"):
-        DescentInContext.of(NewtonLeastSquares(), normal(10, 2), normal(10), 1e-3)
-    with refused(EmulonError, "not plain gradient descent"):
-        DescentInContext.of(GradientDescent(losses.squared(), momentum=0.5), normal(10, 2), normal(10), 1e-3)
-
-
-def test_a_batch_whose_step_sizes_differ():
-    with refused(EmulonError, "different step sizes, .*; give the algorithm a step_size"):
-        DescentInContext.of(LinearRegression(), normal(3, 10, 2), normal(3, 10), 1e-3)
+@pytest.mark.parametrize(("build", "parts", "message"), ON_DATA, ids=[message for *_, message in ON_DATA])
+def test_data_on_which_no_bound_over_steps_would_hold(build, parts, message):
+    with refused(OutOfDomain, message):
+        build()(*parts)
 
 
 NONSENSE = [
@@ -173,7 +157,17 @@ NONSENSE = [
     (lambda: ResidualMap("tanh(", DOMAIN, 1e-3), ""),
     (lambda: GradientStep("squared", DOMAIN, 1e-3, l1=-1.0), "penalties cannot be negative"),
     (lambda: GradientStep("poisson", DOMAIN, 1e-3), "pass step_size"),
-    (lambda: DescentInContext("squared", DOMAIN, 1e-3, steps=-1), "steps must be 0 or more"),
+    (descent(steps=-1), "steps must be 0 or more"),
+    (descent(step_size=3.0, l2=1.0), r"step_size·l2 at most 2, got 3 and l2=1"),
+    (descent(step_size=-1.0), "step_size must be positive"),
+    (descent("1 - exp(-t**2)", step_size=0.01, steps=3), "not convex on residuals up to .*; use GradientStep"),
+    (descent("log_cosh", strong_convexity=0.5), "for the squared loss alone; leave it out for log_cosh"),
+    (lambda: DescentInContext.of(NewtonLeastSquares(), TALL, ONES, 1e-3), "NewtonLeastSquares is not gradient descent"),
+    (lambda: DescentInContext.of(HeavyBall(), TALL, ONES, 1e-3), "not plain gradient descent"),
+    (
+        lambda: DescentInContext.of(LinearRegression(), normal(3, 10, 2), normal(3, 10), 1e-3),
+        "different step sizes, .*; give the algorithm a step_size",
+    ),
 ]
 
 

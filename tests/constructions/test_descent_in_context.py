@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from construction_cases import DOMAIN, f64, normal, step_data
+from construction_cases import f64, normal
 
 from emulon.algorithms import (
     ElasticNet,
@@ -18,7 +18,6 @@ from emulon.algorithms import (
     QuantileRegression,
     Ridge,
     SquaredHinge,
-    losses,
 )
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
@@ -68,15 +67,6 @@ def test_a_run_that_keeps_clear_of_the_jump_is_covered_and_one_that_does_not_say
     assert descent("quantile").run(X, TARGETS).entered_band
 
 
-def test_proximal_descent_sets_the_same_weights_to_zero():
-    sparse = X @ torch.tensor([2.0, 0, 0, -1.5, 0, 0, 0, 0], dtype=f64)
-    algorithm = Lasso(0.3)
-    module = DescentInContext.of(algorithm, X, sparse, 1e-4)
-    ours, exact = module(X, sparse), algorithm.run(X, sparse)
-    assert (exact == 0).sum() >= 4
-    assert (ours - exact).abs().max() < 1e-6
-
-
 def test_strong_convexity_makes_a_better_promise_of_the_same_step():
     algorithm = LinearRegression()
     geometric = DescentInContext.of(algorithm, X, TARGETS, 1e-6)
@@ -86,12 +76,6 @@ def test_strong_convexity_makes_a_better_promise_of_the_same_step():
     assert ratio[plain] == pytest.approx(100 * 8**0.5, rel=1e-6)
     assert ratio[geometric] < 0.7 * ratio[plain]
     geometric.certificate.verify(geometric(X, TARGETS), algorithm.run(X, TARGETS))
-
-
-def test_no_steps_leave_the_weights_at_zero():
-    module = DescentInContext("squared", DOMAIN, 1e-6, steps=0)
-    x, y, _ = step_data(losses.squared())
-    assert torch.equal(module(x, y), torch.zeros(3, dtype=f64))
 
 
 def test_an_exact_step_size_of_two_over_l_is_still_gentle_and_one_beyond_is_refused():

@@ -7,7 +7,6 @@ from construction_cases import (
     DOMAIN,
     data,
     gradient_step,
-    head_in_embedding,
     hopfield,
     linear_layer,
     random_head,
@@ -17,7 +16,6 @@ from construction_cases import (
     uniform,
 )
 
-from emulon.algorithms import losses
 from emulon.constructions import HeadInEmbedding, HeadInTokens
 
 N = DOMAIN.samples
@@ -96,50 +94,3 @@ def test_a_head_in_the_embedding_both_layers(options):
     prompt = layer.prompt(x, torch.cat(weights))
     rows = [sum(attention(prompt, *layer.matrices(r, h))[:6, 0] for h in range(layer.heads)) for r in range(6)]
     same(module(x, *weights), attention(torch.stack(rows, dim=-1), *matrices(module.assemble)))
-
-
-def head_call(module):
-    x, weights, _ = random_head(module.tokens, module.features, module.width)
-    return lambda: module(x, *weights)
-
-
-@pytest.fixture(scope="module")
-def cases():
-    """Of each construction a call, and the module that holds the grid."""
-    x, y, w = data()
-    residual, retrieval = residual_map(), hopfield()
-    step, proximal = gradient_step("logistic", 1e-3, 0.5, step_size=0.1), gradient_step("squared", 1e-3, 0.3, 4.0)
-    labelled = step_data(losses.logistic())
-    linear, clipped, sharp = linear_layer(), truncated(), truncated("paper", None, 4)
-    tokens, embedding = HeadInTokens(6, 3, 2, 6.0, points=17), HeadInEmbedding(6, 3, 2, 6.0, points=17)
-    small = uniform(12, 3, bound=0.6)
-    return {
-        "residual map": (lambda: residual(x, y, w), residual.f),
-        "hopfield": (lambda: retrieval(x, y, w), retrieval.f),
-        "gradient step": (lambda: step(*labelled), step.f),
-        "proximal step": (lambda: proximal.proximal(torch.tensor([1.5, -1.2, 0.9]).double()), proximal.proximal.f),
-        "linear layer": (lambda: linear(uniform(5, 3), uniform(4, 3, seed=1)), linear),
-        "truncated": (lambda: clipped(small, w), clipped.heads),
-        "sharp": (lambda: sharp(small, 0.55 * w), sharp.heads),
-        "head in tokens": (head_call(tokens), tokens.linear),
-        "head in embedding": (head_call(embedding), embedding.layer),
-    }
-
-
-def test_no_path_knows_the_target_another_grid_gives_other_numbers(cases):
-    for name, (call, holder) in cases.items():
-        before = call()
-        assert not torch.equal(before, torch.zeros_like(before)) and torch.equal(call(), before), name
-        for buffer in (holder.values, holder.intercepts):
-            kept = buffer.clone()
-            buffer.copy_(kept * 1.01 + 0.3 * torch.arange(kept.shape[-1]) / kept.shape[-1])
-            changed = call()
-            buffer.copy_(kept)
-            assert (changed != before).all(), name
-        assert torch.equal(call(), before), name
-
-
-def test_all_of_a_construction_is_saved():
-    for module in (residual_map(), hopfield(), gradient_step("squared", 1e-3, 0.3, 4.0), head_in_embedding()):
-        names = {name.rsplit(".", 1)[-1] for name in module.state_dict()}
-        assert "w_v" in names and names & {"values"}

@@ -29,15 +29,6 @@ def test_hopfield_retrieval_agrees_with_attention(f):
     layer.certificate.verify(layer(x, y, w), exact_map(f, x, y, w))
 
 
-def test_hopfield_stores_patterns_and_asks_with_a_state_at_inverse_temperature_beta():
-    layer = hopfield()
-    x, y, w = data()
-    with Trace() as trace:
-        layer(x, y, w)
-    stored, _ = layer.patterns(x, y)
-    torch.testing.assert_close(trace["hopfield"].scores, layer.beta * layer.state(w) @ stored.mT)
-
-
 @pytest.mark.parametrize("module", [ResidualMap, HopfieldResidualMap])
 def test_the_papers_own_construction_errs_like_one_over_p_and_says_so(module):
     """Sharp β, values f(L), one-hot codes: first order, within its certificate."""

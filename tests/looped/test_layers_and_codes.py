@@ -98,5 +98,7 @@ def test_a_representation_inside_is_the_representation_outside_up_to_its_error()
     assert not tokens[-1, slots["x"]].any() and not tokens[:-1, slots["ping"]].any()
     with pytest.raises(BadShape):
         RepresentationNetwork([weights[0], weights[2]], bound=1.0)
+    with pytest.raises(BadShape):
+        phi.require(3, x=inputs[:, :5])
     with pytest.raises(OutOfDomain):
         phi.require(3, x=10 * inputs)

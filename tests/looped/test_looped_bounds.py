@@ -22,7 +22,7 @@ from emulon.looped import (
     RepresentationNetwork,
 )
 from emulon.looped.causal import causal_error, causal_stencils
-from emulon.looped.gradient_descent import gain
+from emulon.looped.gradient_descent import LoopedDescent, gain
 from emulon.looped.heads import Stencil, truncation
 from emulon.looped.newton import newton_errors, newton_stencils
 from emulon.looped.transformer import LoopedTransformer
@@ -67,7 +67,10 @@ def of_model(model: LoopedTransformer) -> dict[str, float]:
     terms = {f"{loops}: {name}": value for loops in (0, 1, 3) for name, value in model.promise(2, loops).terms.items()}
     layers = [*model.frame.pre, *model.frame.loop, *model.frame.post]
     gates = {f"gate of {layer.name}": layer.w_1.abs().max().item() for layer in layers if layer.hidden}
-    return terms | gates | {"pairs": model.pairs, "width": model.slots.width, "all loops": model.certificate.bound}
+    reach = {"reach": model.stencil(2).reach} if isinstance(model, LoopedDescent) else {}
+    return (
+        terms | gates | reach | {"pairs": model.pairs, "width": model.slots.width, "all loops": model.certificate.bound}
+    )
 
 
 def of_heads(pairs: int, offset: float) -> dict[str, float]:

@@ -264,6 +264,9 @@ def test_every_leading_dimension_is_a_batch_and_labels_may_be_vectors() -> None:
     assert scalar.predict(XS, YS, X_QUERY, loops=4).shape == (2,)
     assert scalar.predict(XS, YS.unsqueeze(-1), X_QUERY, loops=4).shape == (2, 1)
     assert len(scalar.run(XS, YS, X_QUERY, loops=4).predictions) == 5
+    decoder = CausalLoopedGradientDescent(DOMAIN, horizon=4)
+    assert decoder.predict(XS, YS, X_QUERY, loops=4).shape == (2,)
+    assert decoder.predict(XS, YS.unsqueeze(-1), X_QUERY, loops=4).shape == (2, 1)
 
 
 # Sizes

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -202,6 +202,10 @@ class Loss:
         if not self.curvature >= 0:
             raise EmulonError(f"curvature is sup |ℓ″| and cannot be {self.curvature}; give a number ≥ 0 or math.inf")
 
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickled by name where it is registered, as functions made in a function cannot be."""
+        return (registered, (self.name,)) if registered(self.name) == self else super().__reduce__()
+
     @classmethod
     def of(cls, expression: str, *, curvature: float = math.inf, link: Link | str = RESIDUAL) -> Loss:
         """A loss from its expression in t, differentiated symbolically; a link may be given by its name.
@@ -329,7 +333,7 @@ def as_loss(loss: Loss | str) -> Loss:
 @LOSSES.register
 def squared() -> Loss:
     """t²/2 of the residual."""
-    return Loss("squared", "t", 1.0, RESIDUAL, _squared, torch.positive)
+    return Loss("squared", "t", 1.0, RESIDUAL, lambda t: t.square() / 2, torch.positive)
 
 
 @LOSSES.register
@@ -342,20 +346,23 @@ def huber(delta: float = 1.35) -> Loss:
     if not 0 < delta < math.inf:
         raise EmulonError(f"huber's delta is where the loss turns linear; give a positive number, not {delta}")
     delta = float(delta)
-    return Loss(
-        f"huber({delta!r})",
-        f"Max(-{delta!r}, Min({delta!r}, t))",
-        1.0,
-        RESIDUAL,
-        partial(_huber, delta=delta),
-        partial(torch.clamp, min=-delta, max=delta),
-    )
+
+    def value(t: Tensor) -> Tensor:
+        return torch.where(t.abs() <= delta, t.square() / 2, delta * (t.abs() - delta / 2))
+
+    derivative = f"Max(-{delta!r}, Min({delta!r}, t))"
+    return Loss(f"huber({delta!r})", derivative, 1.0, RESIDUAL, value, lambda t: t.clamp(-delta, delta))
 
 
 @LOSSES.register
 def log_cosh() -> Loss:
     """log cosh t of the residual: t²/2 near zero, |t| − log 2 far out, smooth everywhere."""
-    return Loss("log_cosh", "tanh(t)", 1.0, RESIDUAL, _log_cosh, torch.tanh)
+
+    def value(t: Tensor) -> Tensor:
+        # cosh overflows at 710; log cosh t = |t| + log(1 + e^{−2|t|}) − log 2 does not.
+        return t.abs() + softplus(-2 * t.abs()) - math.log(2)
+
+    return Loss("log_cosh", "tanh(t)", 1.0, RESIDUAL, value, torch.tanh)
 
 
 @LOSSES.register
@@ -363,17 +370,24 @@ def tukey(c: float = 4.685) -> Loss:
     """Tukey's biweight of the residual: t²/2 near zero, constant beyond |t| = c: far outliers count for nothing.
 
     Not convex: ℓ″ falls to −4/5, and errors of single steps can grow by up to 9/5 from each to the next.
+
+    Args:
+        c: Where it becomes constant.
     """
     if not 0 < c < math.inf:
         raise EmulonError(f"tukey's c is where the loss turns constant; give a positive number, not {c}")
     c = float(c)
+
+    def inside(t: Tensor) -> Tensor:
+        return (1 - (t / c).square()).clamp(min=0)
+
     return Loss(
         f"tukey({c!r})",
         f"t*Max(0, 1 - (t/{c!r})**2)**2",
         1.0,
         RESIDUAL,
-        partial(_tukey, c=c),
-        partial(_tukey_slope, c=c),
+        lambda t: c**2 / 6 * (1 - inside(t) ** 3),
+        lambda t: t * inside(t).square(),
     )
 
 
@@ -392,8 +406,8 @@ def quantile(tau: float = 0.5) -> Loss:
         f"sign(t)/2 + 1/2 - {tau!r}",
         math.inf,
         RESIDUAL,
-        partial(_pinball, tau=tau),
-        partial(_pinball_slope, tau=tau),
+        lambda t: t.abs() / 2 + (0.5 - tau) * t,
+        lambda t: t.sign() / 2 + (0.5 - tau),
         stand_in=partial(of_jump, height=max(tau, 1 - tau)),
     )
 
@@ -401,76 +415,35 @@ def quantile(tau: float = 0.5) -> Loss:
 @LOSSES.register
 def logistic() -> Loss:
     """log(1 + e^{−t}) of the margin."""
-    return Loss("logistic", "-1/(1 + exp(t))", 0.25, MARGIN, _logistic, _logistic_slope)
+    return Loss("logistic", "-1/(1 + exp(t))", 0.25, MARGIN, lambda t: softplus(-t), lambda t: -torch.sigmoid(-t))
 
 
 @LOSSES.register
 def squared_hinge() -> Loss:
     """max(0, 1 − t)² of the margin; no factor 1/2, as in scikit-learn's LinearSVC."""
-    return Loss("squared_hinge", "-2*Max(0, 1 - t)", 2.0, MARGIN, _squared_hinge, _squared_hinge_slope)
+
+    def short(t: Tensor) -> Tensor:
+        return (1 - t).clamp(min=0)
+
+    derivative = "-2*Max(0, 1 - t)"
+    return Loss("squared_hinge", derivative, 2.0, MARGIN, lambda t: short(t).square(), lambda t: -2 * short(t))
 
 
 @LOSSES.register
 def perceptron() -> Loss:
     """max(0, −t) of the margin. Of the subgradients at 0 we take −1, so that w = 0, where every margin is 0, learns."""
-    derivative = "Piecewise((-1, t <= 0), (0, True))"
-    return Loss("perceptron", derivative, math.inf, MARGIN, _perceptron, _perceptron_slope, stand_in=of_margin_jump)
+    return Loss(
+        "perceptron",
+        "Piecewise((-1, t <= 0), (0, True))",
+        math.inf,
+        MARGIN,
+        lambda t: (-t).clamp(min=0),
+        lambda t: -(t <= 0).to(t.dtype),
+        stand_in=of_margin_jump,
+    )
 
 
 @LOSSES.register
 def poisson() -> Loss:
     """e^t of the log rate t = w·x; with the subtracted mean of y·t this is the Poisson log-likelihood, negated."""
     return Loss("poisson", "exp(t)", math.inf, RATE, torch.exp, torch.exp, stand_in=of_counts)
-
-
-def _squared(t: Tensor) -> Tensor:
-    return t.square() / 2
-
-
-def _huber(t: Tensor, *, delta: float) -> Tensor:
-    return torch.where(t.abs() <= delta, t.square() / 2, delta * (t.abs() - delta / 2))
-
-
-def _tukey(t: Tensor, *, c: float) -> Tensor:
-    return c**2 / 6 * (1 - (1 - (t / c).square()).clamp(min=0) ** 3)
-
-
-def _tukey_slope(t: Tensor, *, c: float) -> Tensor:
-    return t * (1 - (t / c).square()).clamp(min=0).square()
-
-
-def _log_cosh(t: Tensor) -> Tensor:
-    # cosh overflows at 710; log cosh t = |t| + log(1 + e^{−2|t|}) − log 2 does not.
-    return t.abs() + softplus(-2 * t.abs()) - math.log(2)
-
-
-def _pinball(t: Tensor, *, tau: float) -> Tensor:
-    return t.abs() / 2 + (0.5 - tau) * t
-
-
-def _pinball_slope(t: Tensor, *, tau: float) -> Tensor:
-    return t.sign() / 2 + (0.5 - tau)
-
-
-def _logistic(t: Tensor) -> Tensor:
-    return softplus(-t)
-
-
-def _logistic_slope(t: Tensor) -> Tensor:
-    return -torch.sigmoid(-t)
-
-
-def _squared_hinge(t: Tensor) -> Tensor:
-    return (1 - t).clamp(min=0).square()
-
-
-def _squared_hinge_slope(t: Tensor) -> Tensor:
-    return -2 * (1 - t).clamp(min=0)
-
-
-def _perceptron(t: Tensor) -> Tensor:
-    return (-t).clamp(min=0)
-
-
-def _perceptron_slope(t: Tensor) -> Tensor:
-    return -(t <= 0).to(t.dtype)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -89,12 +89,14 @@ class Subject:
     """What is checked: a map from named tensors with leading batch dimensions to one tensor with the same.
 
     Attributes:
+        thing: The object whose map it is.
         given: Inputs of one batch.
         batch: Their leading dimensions.
         call: The answer to such inputs.
         near: The largest difference between two evaluations of the same inputs, next to their size.
     """
 
+    thing: Any
     given: Mapping[str, Tensor]
     batch: tuple[int, ...]
     call: Callable[[Mapping[str, Tensor]], Tensor]
@@ -104,6 +106,11 @@ class Subject:
     def parts(self) -> dict[str, Tensor]:
         """The inputs, made anew: what one call writes into them must not reach the next check."""
         return {name: part.clone() for name, part in self.given.items()}
+
+    @property
+    def one(self) -> list[Tensor]:
+        """The inputs of a single element of the batch."""
+        return [part[(0,) * len(self.batch)] for part in self.given.values()]
 
     def tolerance(self, answer: Tensor) -> float:
         return self.near * max(1.0, answer.abs().max().item())
@@ -144,42 +151,10 @@ def _normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64, device="cpu")
 
 
-@dataclass(frozen=True)
-class AlgorithmSubject(Subject):
-    """The path of an algorithm on data (2, 2, samples, features)."""
-
-    algorithm: Algorithm
-
-    @property
-    def x(self) -> Tensor:
-        return self.given["x"]
-
-    @property
-    def y(self) -> Tensor:
-        return self.given["y"]
-
-    @property
-    def one(self) -> tuple[Tensor, Tensor]:
-        """A single dataset."""
-        return self.x[0, 0], self.y[0, 0]
-
-
-@dataclass(frozen=True)
-class PredictorSubject(Subject):
-    """The answers of a predictor to a batch of datasets."""
-
-    predictor: Predictor
-
-    @property
-    def data(self) -> tuple[Tensor, Tensor, Tensor]:
-        """xs, ys and the query."""
-        return self.given["xs"], self.given["ys"], self.given["x_query"]
-
-
 def algorithm_checks(algorithm: Algorithm, data: tuple[Tensor, Tensor] | None = None) -> Iterator[NamedCheck]:
     """The checks of `check_algorithm`, with the same arguments, one by one as (name, check)."""
     x, y = _algorithm_data(algorithm) if data is None else data
-    subject = AlgorithmSubject({"x": x, "y": y}, (2, 2), lambda parts: algorithm.iterates(**parts), NEAR, algorithm)
+    subject = Subject(algorithm, {"x": x, "y": y}, (2, 2), lambda parts: algorithm.iterates(**parts), NEAR)
     checks = list(ALGORITHM_CHECKS)
     if dataclasses.is_dataclass(algorithm) and "steps" in vars(algorithm):
         checks.append(steps_are_counted)
@@ -228,44 +203,47 @@ def _claims_descent(algorithm: Algorithm) -> bool:
     return math.isfinite(descent.loss.curvature) or descent.loss.link == RATE
 
 
-def weights_are_float64(subject: AlgorithmSubject) -> None:
+def weights_are_float64(subject: Subject) -> None:
     """It computes in float64 whatever it is given: float32 and whole numbers, widened first, give the same bits."""
-    x, y = (4 * subject.x).round(), subject.y.round()
-    y = torch.where(y == 0, subject.y.abs().ceil(), y) if (subject.y < 0).any() else y
-    for dtype, given in ((torch.float32, (subject.x.float(), subject.y.float())), (torch.int64, (x.long(), y.long()))):
-        run, wide = (subject.algorithm.run(*data) for data in (given, [part.double() for part in given]))
+    x, y = subject.given.values()
+    whole = torch.where(y.round() == 0, y.abs().ceil(), y.round()) if (y < 0).any() else y.round()
+    for dtype, given in (
+        (torch.float32, (x.float(), y.float())),
+        (torch.int64, ((4 * x).round().long(), whole.long())),
+    ):
+        run, wide = (subject.thing.run(*data) for data in (given, [part.double() for part in given]))
         require(run.dtype == torch.float64, f"its weights are {run.dtype}")
         require_same_bits(run, wide, f"{dtype} data and the same as float64")
 
 
-def run_is_the_last_iterate(subject: AlgorithmSubject) -> None:
-    iterates, run = subject.call(subject.parts), subject.algorithm.run(subject.x, subject.y)
+def run_is_the_last_iterate(subject: Subject) -> None:
+    iterates, run = subject.call(subject.parts), subject.thing.run(*subject.given.values())
     require(run.shape == (2, 2, FEATURES), f"the weights have shape {tuple(run.shape)}")
     require_same_bits(iterates[..., -1, :], run, "the last iterate and the result")
 
 
-def steps_are_counted(subject: AlgorithmSubject) -> None:
+def steps_are_counted(subject: Subject) -> None:
     """`steps` steps have steps + 1 iterates, the first of which is before any step: that of no steps at all."""
-    assert dataclasses.is_dataclass(subject.algorithm)
-    steps, iterates = getattr(subject.algorithm, "steps", 0), subject.algorithm.iterates(*subject.one)
+    steps, iterates = getattr(subject.thing, "steps", 0), subject.thing.iterates(*subject.one)
     require(iterates.shape[-2] == steps + 1, f"{steps} steps have {iterates.shape[-2]} iterates")
-    still = dataclasses.replace(subject.algorithm, steps=0)
+    still = dataclasses.replace(subject.thing, steps=0)
     require_same_bits(still.run(*subject.one), iterates[..., 0, :], "no steps and the first iterate")
 
 
-def objective_never_increases(subject: AlgorithmSubject) -> None:
+def objective_never_increases(subject: Subject) -> None:
     """With the default step size, from every iterate to the next."""
-    descent = getattr(subject.algorithm, "descent", None)
+    descent = getattr(subject.thing, "descent", None)
     assert isinstance(descent, GradientDescent)
     iterates = subject.call(subject.parts).unbind(dim=-2)
-    path = torch.stack([descent.objective(subject.x, subject.y, weights) for weights in iterates])
+    x, y = subject.given.values()
+    path = torch.stack([descent.objective(x, y, weights) for weights in iterates])
     rise = path.diff(dim=0).max().item() if len(path) > 1 else 0.0
     require(rise <= subject.tolerance(path[0]), f"the objective rises by {rise:.3e} in a step")
 
 
-def predictions_are_the_response_to_the_weights(subject: AlgorithmSubject) -> None:
+def predictions_are_the_response_to_the_weights(subject: Subject) -> None:
     """predict(x, y, queries) = mean_response(w·query), for one query and for several."""
-    algorithm, x, y = subject.algorithm, subject.x, subject.y
+    algorithm, (x, y) = subject.thing, subject.given.values()
     queries = _normal(2, 2, QUERIES, FEATURES, seed=1)
     expected = algorithm.mean_response((queries @ algorithm.run(x, y).unsqueeze(-1)).squeeze(-1))
     near = subject.tolerance(expected)
@@ -273,9 +251,9 @@ def predictions_are_the_response_to_the_weights(subject: AlgorithmSubject) -> No
     require_agreement(algorithm.predict(x, y, queries[..., 0, :]), expected[..., 0], near, "one query")
 
 
-def non_finite_data_are_refused(subject: AlgorithmSubject) -> None:
+def non_finite_data_are_refused(subject: Subject) -> None:
     """NaN and infinity, in a line that names x or y, by `run` and by `iterates`."""
-    for call in (subject.algorithm.run, subject.algorithm.iterates):
+    for call in (subject.thing.run, subject.thing.iterates):
         for bad in (math.nan, math.inf):
             x, y = (part.clone() for part in subject.one)
             x[3, 1], y[2] = bad, bad
@@ -283,18 +261,18 @@ def non_finite_data_are_refused(subject: AlgorithmSubject) -> None:
             require_refusal(partial(call, subject.one[0], y), f"{bad} in y", "y ")
 
 
-def wrong_shapes_are_refused(subject: AlgorithmSubject) -> None:
+def wrong_shapes_are_refused(subject: Subject) -> None:
     """x and y that do not belong together, no samples, and no features; queries of another size, or not finite."""
     x, y = subject.one
     for bad in ((x, y[:-1]), (x[0], y), (x, y[:, None]), (x.expand(3, *x.shape), y), (x[:0], y[:0]), (x[:, :0], y)):
         what = f"x of shape {tuple(bad[0].shape)} with y of shape {tuple(bad[1].shape)}"
-        require_refusal(partial(subject.algorithm.run, *bad), what, "x has shape")
+        require_refusal(partial(subject.thing.run, *bad), what, "x has shape")
     for query in (x[0, :1], x.expand(2, *x.shape), x[0, 0], x[0] * math.nan):
         what = f"a query of shape {tuple(query.shape)}"
-        require_refusal(partial(subject.algorithm.predict, x, y, query), what, "x_query")
+        require_refusal(partial(subject.thing.predict, x, y, query), what, "x_query")
 
 
-ALGORITHM_CHECKS: Sequence[Callable[[AlgorithmSubject], None]] = (
+ALGORITHM_CHECKS: Sequence[Callable[[Subject], None]] = (
     weights_are_float64,
     *COMMON,
     run_is_the_last_iterate,
@@ -314,7 +292,7 @@ def predictor_checks(
     """The checks of `check_predictor`, with the same arguments, one by one as (name, check)."""
     xs, ys = _predictor_data(predictor) if data is None else data
     given = {"xs": xs[:, :-1], "ys": ys[:, :-1], "x_query": xs[:, -1]}
-    subject = PredictorSubject(given, (len(xs),), lambda parts: predictor.predict(**parts), tolerance, predictor)
+    subject = Subject(predictor, given, (len(xs),), lambda parts: predictor.predict(**parts), tolerance)
     checks = list(PREDICTOR_CHECKS)
     if getattr(predictor, "several_queries", False):
         checks.append(several_queries_are_answered_as_each_alone)
@@ -363,7 +341,7 @@ def _predictor_data(predictor: Predictor) -> tuple[Tensor, Tensor]:
     return xs, xs.sum(dim=-1) / 2 + _normal(BATCH, points, seed=1) / 2
 
 
-def one_number_a_dataset(subject: PredictorSubject) -> None:
+def one_number_a_dataset(subject: Subject) -> None:
     """Real, finite, of the shape of the leading dimensions."""
     answers = subject.call(subject.parts)
     require(tuple(answers.shape) == subject.batch, f"answers of shape {tuple(answers.shape)} for {subject.batch}")
@@ -371,7 +349,7 @@ def one_number_a_dataset(subject: PredictorSubject) -> None:
     require(bool(answers.isfinite().all()), "answers are not finite")
 
 
-def nan_is_refused_or_shown(subject: PredictorSubject) -> None:
+def nan_is_refused_or_shown(subject: Subject) -> None:
     """NaN in a dataset is refused in one line, or its answer is NaN: it is never a number that looks right."""
     for name, part in subject.parts.items():
         part[0].view(-1)[0] = math.nan
@@ -383,9 +361,9 @@ def nan_is_refused_or_shown(subject: PredictorSubject) -> None:
         require(not answers[0].isfinite().item(), f"NaN in {name} is answered {answers[0].item():g}")
 
 
-def several_queries_are_answered_as_each_alone(subject: PredictorSubject) -> None:
+def several_queries_are_answered_as_each_alone(subject: Subject) -> None:
     """x_query (..., queries, features) has an answer for each, which the other queries do not change."""
-    xs, _, x_query = subject.data
+    xs, _, x_query = subject.given.values()
     queries = torch.stack([x_query, xs[:, 0], xs[:, -1]], dim=-2)
     together = subject.call(subject.parts | {"x_query": queries})
     for k in range(queries.shape[-2]):
@@ -393,9 +371,9 @@ def several_queries_are_answered_as_each_alone(subject: PredictorSubject) -> Non
         require_agreement(together[:, k], alone, subject.tolerance(alone), f"query {k} alone")
 
 
-def prefixes_are_answered_as_each_alone(subject: PredictorSubject) -> None:
+def prefixes_are_answered_as_each_alone(subject: Subject) -> None:
     """`predict_prefixes(xs, ys)` at every x_i is `predict` from the examples before it; the last y is not read."""
-    predictor, (xs, ys, x_query) = subject.predictor, subject.data
+    predictor, (xs, ys, x_query) = subject.thing, subject.given.values()
     xs, ys = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2), torch.nn.functional.pad(ys, (0, 1))
     prefixes: Callable[[Tensor, Tensor], Tensor] = getattr(predictor, "predict_prefixes")  # noqa: B009 (optional)
     together = prefixes(xs, ys)
@@ -408,44 +386,44 @@ def prefixes_are_answered_as_each_alone(subject: PredictorSubject) -> None:
     require_same_bits(prefixes(xs, ys), together, "prefixes with another last y")
 
 
-def other_numbers_of_examples_are_refused(subject: PredictorSubject) -> None:
+def other_numbers_of_examples_are_refused(subject: Subject) -> None:
     """It says which numbers of examples it takes, and one more than the most is refused."""
-    most = max(getattr(subject.predictor, "examples", ()))
-    *examples, x_query = subject.data
+    most = max(getattr(subject.thing, "examples", ()))
+    *examples, x_query = subject.given.values()
     xs, ys = (torch.cat([part] * (most + 1), dim=1)[:, : most + 1] for part in examples)
-    require_refusal(partial(subject.predictor.predict, xs, ys, x_query), f"{most + 1} examples")
+    require_refusal(partial(subject.thing.predict, xs, ys, x_query), f"{most + 1} examples")
 
 
-def order_does_not_matter(subject: PredictorSubject) -> None:
+def order_does_not_matter(subject: Subject) -> None:
     """The examples in another order have the same answer."""
-    xs, ys, _ = subject.data
+    xs, ys, _ = subject.given.values()
     order = torch.randperm(xs.shape[-2], generator=torch.Generator().manual_seed(0), device="cpu")
     _require_same_answer(subject, "another order", xs=xs[:, order], ys=ys[:, order])
 
 
-def rotations_do_not_matter(subject: PredictorSubject) -> None:
+def rotations_do_not_matter(subject: Subject) -> None:
     """Rotated xs with the rotated query have the same answer."""
-    xs, _, x_query = subject.data
+    xs, _, x_query = subject.given.values()
     turn = torch.linalg.qr(_normal(xs.shape[-1], xs.shape[-1]))[0].to(xs.dtype)
     _require_same_answer(subject, "other coordinates", xs=xs @ turn, x_query=x_query @ turn)
 
 
-def answers_scale_with_targets(subject: PredictorSubject) -> None:
+def answers_scale_with_targets(subject: Subject) -> None:
     """Half the targets have half the answer."""
     _require_same_answer(subject, "half the targets", 0.5, ys=subject.given["ys"] / 2)
 
 
-def _require_same_answer(subject: PredictorSubject, what: str, factor: float = 1.0, **changes: Tensor) -> None:
+def _require_same_answer(subject: Subject, what: str, factor: float = 1.0, **changes: Tensor) -> None:
     expected = subject.call(subject.parts) * factor
     require_agreement(subject.call(subject.parts | changes), expected, subject.tolerance(expected), what)
 
 
-INVARIANCES: dict[str, Callable[[PredictorSubject], None]] = {
+INVARIANCES: dict[str, Callable[[Subject], None]] = {
     "order": order_does_not_matter,
     "rotation": rotations_do_not_matter,
     "scale": answers_scale_with_targets,
 }
-PREDICTOR_CHECKS: Sequence[Callable[[PredictorSubject], None]] = (
+PREDICTOR_CHECKS: Sequence[Callable[[Subject], None]] = (
     *COMMON,
     one_number_a_dataset,
     nan_is_refused_or_shown,

@@ -47,7 +47,7 @@ def test_a_reference_that_diverges_does_not_squeeze_the_others_together():
     curves = {name: Curve.of(name, (1, 2), torch.full((4, 2), value)) for name, value in left.items()}
     for drawn in (picture, distances(curves, "distance")):  # every power of ten near the others has its mark
         assert all(mark in drawn for mark in (">0.01<", ">0.1<", ">1<", ">10<"))
-    assert ">1e+12<" in picture
+    assert "1e+12" not in picture
 
 
 def test_phases_are_drawn_from_numbers_alone():

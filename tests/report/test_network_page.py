@@ -6,7 +6,7 @@ from torch import nn
 
 from emulon import compile_network
 from emulon.networks import Heads
-from emulon.report.network import write
+from emulon.report.learners import write_network
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def run():
 
 
 def test_every_phase_is_told_with_its_cost_and_its_error(run, tmp_path, on_a_phone):
-    page = write(run, tmp_path)
+    page = write_network(run, tmp_path)
     text = page.read_text()
     for phase in run.program.phases:
         assert f">{phase.layer.name}</td>" in text and phase.description()[:20] in text

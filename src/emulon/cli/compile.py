@@ -27,7 +27,7 @@ from emulon.interpreter.certificate_file import certificate_of
 from emulon.machine.transformer import Transformer
 from emulon.models import Learner
 from emulon.networks import NetworkProgram, NetworkRun, compile_network, load_network, save_network
-from emulon.report.network import write
+from emulon.report.learners import write_network
 from emulon.report.terminal import progress, say
 from emulon.run import (
     algorithm_named,
@@ -301,7 +301,7 @@ def _run_network(options: ExecOptions, first: Path, second: Path) -> int:
     if options.out is not None:
         say(f"{options.out}, {options.out.with_suffix('.json')}")
     if options.report is not None:
-        say(f"report {write(run, options.report, options.audit)}", err=printed)
+        say(f"report {write_network(run, options.report, options.audit)}", err=printed)
     return options.finish(record | {"outputs": run.last.tolist()})
 
 

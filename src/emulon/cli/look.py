@@ -15,8 +15,7 @@ from emulon.identification.loading import is_run
 from emulon.interpreter import kind_of, load_program
 from emulon.networks import load_network
 from emulon.playground import address, places_of, serving
-from emulon.report.learners import write_run
-from emulon.report.network import network_facts, network_rows
+from emulon.report.learners import network_facts, network_rows, write_run
 from emulon.report.page import facts, prompt_rows
 from emulon.report.terminal import progress, say, table
 

@@ -49,10 +49,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `across`: x runs down the page and y across it, for long names.
-
-    `spans` are (from, to, colour, opacity) along x, `texts` are (x, y, words, colour). `size` is in inches.
-    """
+    """One pair of axes. `across`: x runs down the page and y across it, for long names. `size` is in inches."""
 
     x_label: str
     y_label: str
@@ -62,11 +59,7 @@ class Panel:
     log_y: bool = False
     across: bool = False
     rules: Sequence[Rule] = ()
-    spans: Sequence[tuple[Number, Number, str, Number]] = ()
-    texts: Sequence[tuple[Number, Number, str, str]] = ()
-    x_range: tuple[Number, Number] | None = None
     y_range: tuple[Number, Number] | None = None
-    x_ticks: Mapping[Number, str] | None = None
     size: tuple[Number, Number] | None = None
 
 
@@ -253,23 +246,17 @@ class _Drawing:
         ys += [np.array([rule.at for rule in panel.rules if rule.axis == "y"]), np.zeros(int(bars and not panel.log_y))]
         values = np.concatenate([np.ravel(part) for part in ys])
         y = _Scale.over(np.maximum(values, LEAST) if panel.log_y else values, panel.log_y, panel.y_range)
-        if (
-            bars
-            and panel.y_range is None
-            and not panel.log_y
-            and y.lo < 0 <= values[np.isfinite(values)].min(initial=0.0)
-        ):
+        linear = panel.y_range is None and not panel.log_y
+        if bars and linear and y.lo < 0 <= values[np.isfinite(values)].min(initial=0.0):
             y = _Scale(0.0, y.hi, False)  # bars stand on the axis
         if self.names:
             return _Scale(-0.6, len(self.names) - 0.4, False), y
         xs = [np.asarray(series.x, float) for series in panel.series]
         xs.append(np.array([rule.at for rule in panel.rules if rule.axis == "x"]))
-        return _Scale.over(np.concatenate(xs), panel.log_x, panel.x_range), y
+        return _Scale.over(np.concatenate(xs), panel.log_x, None), y
 
     def _x_ticks(self, most: int) -> Mapping[Number, str]:
         panel = self.panel
-        if panel.x_ticks is not None:
-            return panel.x_ticks
         if self.names:
             return dict(enumerate(self.names))
         xs = np.array(sorted({float(x) for series in panel.series for x in series.x}))
@@ -287,14 +274,10 @@ class _Drawing:
         return (second, first) if self.panel.across else (first, second)
 
     def _inside(self) -> None:
-        panel, box = self.panel, (self.left, self.top, self.right - self.left, self.bottom - self.top)
-        left, top, _, height = box
+        panel, left, top = self.panel, self.left, self.top
         self.parts.append(f'<clipPath id="{CLIP}">')
-        self._rectangle(box)
+        self._rectangle((left, top, self.right - left, self.bottom - top))
         self.parts.append(f'</clipPath><g clip-path="url(#{CLIP})">')
-        for lo, hi, colour, opacity in panel.spans:
-            start, end = self.x.places([lo, hi])
-            self._rectangle((start, top, end - start, height), fill=colour, fill_opacity=opacity)
         bars = [series for series in panel.series if series.mark == "bars"]
         for series in panel.series:
             colour = self._colour(series)
@@ -310,9 +293,6 @@ class _Drawing:
             ends = (left, at, self.right, at) if flat else (at, top, at, self.bottom)
             self._line(ends, rule.colour, 0.8, rule.dashed)
         self.parts.append("</g>")
-        for x, y, words, colour in panel.texts:
-            across, down = self._at(x, y)
-            self._text(float(across), float(down) + TEXT / 3, words, "middle", colour)
 
     def _colour(self, series: Series) -> str:
         return series.colour or self.colours[series.of or series.label]
@@ -417,13 +397,12 @@ class _Drawing:
         y: Number,
         words: str,
         anchor: str,
-        colour: str = INK,
         size: Number = TEXT,
         turned: bool = False,
     ) -> None:
         turn = {"transform": f"rotate(-90 {_n(x)} {_n(y)})"} if turned else {}
         for line in filter(None, words.split("\n")):
-            self._add("text", line, x=x, y=y, text_anchor=anchor, fill=colour, font_size=size, **turn)
+            self._add("text", line, x=x, y=y, text_anchor=anchor, fill=INK, font_size=size, **turn)
             y += LINE
 
     def _add(self, tag: str, content: str = "", /, **attributes: Number | str) -> None:

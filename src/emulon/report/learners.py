@@ -1,4 +1,4 @@
-"""The pages of learners: an analysis, the phases of a run, and a run with its curves; from kept numbers to figures."""
+"""The pages of learners (an analysis, the phases of a run, a run with its curves) and of a compiled network."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from rich.table import Table
 from emulon.core import Progress, silent
 from emulon.core.files import make_folder, write_atomically, write_json
 from emulon.identification import AlgorithmPhase, Analysis, Curve, Identification, Interval, RidgeFit, over_training
+from emulon.interpreter.identity_grid import identity_grid
+from emulon.networks import NetworkProgram, NetworkRun
+from emulon.networks.program import ROWS, PhaseStatistics
 from emulon.report.figure import BLUE, GREEN, GREY, INK, ORANGE, Figure, Mark, Panel, Rule, Series, chart
 from emulon.report.page import fill, write_page
 from emulon.report.terminal import table
 from emulon.tasks import RegressionTask
 from emulon.training import RunFolder, Trained
 
-# Unexplained shares that are drawn; a mark beyond them stands at the end, its value beside it.
+# Unexplained shares that are drawn; a mark beyond them stands at the end.
 DRAWN_SHARES = (1e-9, 30.0)
 # Distances are drawn up to this many times their median, so that one that diverges leaves the others readable.
 DRAWN_DISTANCES = 1e3
@@ -28,8 +31,6 @@ DRAWN_DISTANCES = 1e3
 KINDS = {"gradient descent": ORANGE, "ridge": GREEN, "ols": BLUE, "newton": INK}
 # What is smaller is drawn here: float64 knows of no smaller squared distance between answers of size 1.
 LEAST = 1e-20
-# More labels than this would run into each other.
-MOST_LABELS = 12
 
 
 def write(analysis: Analysis, folder: Path) -> Path:
@@ -80,14 +81,9 @@ def ranking(identification: Identification) -> str:
     for colour, chosen in ((BLUE, near), (GREY, [not each for each in near])):
         y, least, most = (np.where(chosen, part, math.nan).tolist() for part in (value, low, high))
         series.append(Series("", names, y, "points", least, most, colour=colour))
-    beyond = [
-        (row, DRAWN_SHARES[1], f"{match.unexplained.value:.0e}", GREY)
-        for row, match in enumerate(matches)
-        if match.unexplained.value > DRAWN_SHARES[1]  # one that diverges must not squeeze the others together
-    ]
     limit = Rule("y", identification.limit, colour=ORANGE, dashed=True)
     label, size = "unexplained part of the predictor's variance", (5.6, 0.6 + 0.22 * len(matches))
-    return chart(Figure([Panel("", label, series, log_y=True, across=True, rules=[limit], texts=beyond, size=size)]))
+    return chart(Figure([Panel("", label, series, log_y=True, across=True, rules=[limit], size=size)]))
 
 
 def distances(curves: Mapping[str, Curve], what: str) -> str:
@@ -128,28 +124,14 @@ def kind_of(reference: str) -> str:
 
 
 def phases_figure(phases: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each kind of reference with its interval; behind it the colour of the nearest kind, pale where the
-    verdict is none of these. Takes the numbers of `AlgorithmPhase.as_numbers`, as a file keeps them."""
-    places, series = range(len(phases)), []
+    """A line for each kind of reference with its interval, from the numbers of `AlgorithmPhase.as_numbers`."""
+    places, series = [phase["place"] for phase in phases], []
     for kind, colour in KINDS.items():
         best = [_nearest(phase, kind) for phase in phases]
         value, low, high = ([one[end] for one in best] for end in ("value", "low", "high"))
         series.append(Series(kind, places, value, low=low, high=high, colour=colour))
-    spans = []
-    for place, phase in enumerate(phases):
-        nearest = phase["ranking"][0]["name"]
-        opacity = 0.2 if phase["algorithm"] == nearest else 0.06
-        spans.append((place - 0.5, place + 0.5, KINDS.get(kind_of(nearest), GREY), opacity))
-    panel = Panel(
-        phases[0]["axis"],
-        "unexplained part of the learner's variance",
-        series,
-        log_y=True,
-        spans=spans,
-        x_range=(-0.5, len(phases) - 0.5),
-        x_ticks={place: str(phases[place]["place"]) for place in places[:: -(-len(phases) // MOST_LABELS)]},
-        size=(5.2, 3.2),
-    )
+    label = "unexplained part of the learner's variance"
+    panel = Panel(phases[0]["axis"], label, series, log_y=True, size=(5.2, 3.2))
     return chart(Figure([panel]))
 
 
@@ -262,3 +244,78 @@ def _cut(name: str, curve: Sequence[float], low: float, high: float) -> Series:
     label = f"{name} (to {max(beyond, key=lambda y: abs(math.log(max(y, 1e-300)))):.0e})" if beyond else name
     shown = [y if low <= y <= high else math.nan for y in curve]
     return Series(label, range(len(curve)), shown, mark="dashes", of=name)
+
+
+def write_network(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
+    """Write the page; `audited`: with the bound of the whole run, which takes long for a deep network."""
+    phases = run.statistics()
+    return write_page(
+        fill(
+            "network.html",
+            run=run,
+            audit=run.audit.bound if audited else None,
+            told=network_facts(run.program),
+            looked=min(ROWS, len(run.inputs)),
+            rows=[_network_row(run, number, each) for number, each in enumerate(phases, start=1)],
+            course=phases_of_network(run, phases),
+        ),
+        folder,
+    )
+
+
+def _network_row(run: NetworkRun, number: int, each: PhaseStatistics) -> dict[str, Any]:
+    phase = each.phase
+    lo, hi = phase.ranges.output.ends
+    term = run.certificate.terms[phase.layer.name]
+    return {
+        "number": number,
+        "layer": phase.layer.name,
+        "reads": ", ".join(map(str, phase.layer.reads)) or "–",
+        "kind": phase.kind,
+        "prompt": phase.description(),
+        "tokens": f"{each.tokens:,}",
+        "a prompt": f"{each.keys:,}",
+        "range": f"({lo:.3g}, {hi:.3g})",
+        "bound": f"{phase.own_error(run.interpreter.identity):.1e}",
+        "term": f"{term:.1e}" if math.isfinite(term) else "–",
+        "off": f"{each.distance:.1e}" if math.isfinite(each.distance) else "–",
+        "milliseconds": f"{1e3 * each.seconds:.2f}",
+    }
+
+
+def phases_of_network(run: NetworkRun, phases: Sequence[PhaseStatistics]) -> str:
+    """From phase to phase: what each may add, how far the registers are from the exact network's, and the time."""
+    numbers, line = range(1, len(phases) + 1), run.interpreter.identity
+    bounds = [max(each.phase.own_error(line), LEAST) for each in phases]
+    off = [max(each.distance, LEAST) if math.isfinite(each.distance) else math.nan for each in phases]
+    errors = [Series("register is off by", numbers, off), Series("may add", numbers, bounds, "dashes")]
+    times = [Series("milliseconds", numbers, [1e3 * each.seconds for each in phases], colour=BLUE)]
+    size = (3.6, 2.4)
+    panels = [Panel("phase", "error", errors, log_y=True, size=size), Panel("phase", "milliseconds", times, size=size)]
+    return chart(Figure(panels))
+
+
+def network_facts(program: NetworkProgram) -> list[tuple[str, str]]:
+    """What a network says about itself in a line each."""
+    capacity, (lo, hi) = program.capacity, program.box.ends
+    seen = "for every input of the domain" if program.source == "domain" else "seen on data, checked by every run"
+    return [
+        ("network", f"{program.name}: {program.shape} to {program.out_shape}, {len(program.phases)} phases"),
+        ("inputs", f"within ({lo:.4g}, {hi:.4g}); ranges {seen}"),
+        (
+            "needs",
+            f"{capacity.tokens} tokens of {capacity.features}, width {capacity.width}, up to {capacity.reach:.4g}",
+        ),
+        ("certificate", str(program.certificate)),
+    ]
+
+
+def network_rows(program: NetworkProgram) -> list[tuple[str, str, str, str, str, str]]:
+    """Phase by phase: layer, registers, kind, prompt, range of what is written, and its own error at most."""
+    line, rows = identity_grid(program.capacity.reach), []
+    for phase in program.phases:
+        lo, hi = phase.ranges.output.ends
+        reads = ", ".join(map(str, phase.layer.reads)) or "–"
+        own = f"{phase.own_error(line):.1e}"
+        rows.append((phase.layer.name, reads, phase.kind, phase.description(), f"({lo:.4g}, {hi:.4g})", own))
+    return rows

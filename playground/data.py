@@ -21,7 +21,7 @@ from torch import Tensor
 from emulon.certify import Domain
 from emulon.core.errors import EmulonError
 from emulon.core.files import make_folder, write_atomically, write_json
-from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
+from emulon.export import interpreter_to_onnx, save_prompt
 from emulon.interpreter import Interpreter, Program
 from emulon.language.interpreter import interpreter as text_interpreter
 from emulon.language.prompt import prompt, text_of
@@ -32,6 +32,7 @@ from emulon.machine.targets.llama import LlamaProgram, compile_llama, serialised
 from emulon.machine.token_layers import Attention
 from emulon.softmax import approximate
 from emulon.training import load_learner
+from playground.models import learner_to_onnx, machine_to_onnx
 from playground.offers import OFFERS, Offer, compile_offers, load_offers
 
 # What one softmax is asked to be, on (−1, 1), by as many keys.

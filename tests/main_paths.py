@@ -20,7 +20,7 @@ from emulon.algorithms import (
 )
 from emulon.core.predictor import as_predictor
 from emulon.estimators import EmulatedClassifier, EmulatedRegressor
-from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
+from emulon.export import interpreter_to_onnx, save_prompt
 from emulon.identification import analyse, hidden_states, identify, linear_probe, prefix_weights
 from emulon.interpreter import load_interpreter, load_program, save
 from emulon.looped import CausalLoopedGradientDescent, LoopedGradientDescent, LoopedNewton
@@ -100,7 +100,6 @@ def machines():
         machine = program.compile()
         run = machine.run(**program.prompt.fill(rows[None, :4], targets[None, :4]))
         yield from (run.result, run.certificate.bound, run.audit.bound)
-    yield len(machine_to_onnx(machine))
 
 
 def networks():
@@ -152,7 +151,6 @@ def training():
         options = {} if name == "standard" else {"loops": 2, "window": 1}
         trained = fit(TINY.changed(model=name, **options))
         yield from trained.curve
-    yield len(learner_to_onnx(trained.learner))
     with tempfile.TemporaryDirectory() as folder:
         train(TINY, Path(folder, "run"))
         yield resume(Path(folder, "run")).curve

@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss
+from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent
 from emulon.algorithms.losses import Kind
 from emulon.certify.certificate import Bounds
 from emulon.core.errors import EmulonError
@@ -25,8 +25,6 @@ from emulon.interpreter.plan import descent_of, domain_from_data
 
 # Steps of an algorithm that is given by its name alone.
 STEPS = 200
-# Weights of samples become repeated rows, and these cost memory and time.
-MOST_REPEATED = 100
 
 
 class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -55,7 +53,7 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         self.scale = scale
         self.interpreter = interpreter
 
-    def _scaler(self, columns: np.ndarray, weight: np.ndarray, free: bool = True) -> StandardScaler:
+    def _scaler(self, columns: np.ndarray, weight: np.ndarray | None = None, free: bool = True) -> StandardScaler:
         scaler = StandardScaler(with_mean=self.fit_intercept and free, with_std=self.scale and free)
         return scaler.fit(columns, sample_weight=weight)
 
@@ -103,8 +101,8 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
     are left as they are, and its penalty covers the intercept. Several targets are one batch, run by one program; where
     they would choose different step sizes, all take the smallest. `n_iter_` is the number of steps.
 
-    `sample_weight` weighs the losses in their mean. The squared loss takes any weights: a row times √weight is a row of
-    that weight. Other losses take whole multiples of a smallest weight: their rows are repeated.
+    `sample_weight` weighs the squared losses in their mean, as a row times √weight is a row of that weight; other
+    losses take none.
     """
 
     default_algorithm = "ridge"
@@ -114,7 +112,10 @@ class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: i
         x, y = validate_data(self, x, y, multi_output=True, y_numeric=True, **checks)
         algorithm, descent = _algorithm_and_descent(self, "regression")
         several, y = np.ndim(y) == 2, np.asarray(y, dtype=np.float64).reshape(len(x), -1)
-        x, y, weight = _weighted(x, y, sample_weight, descent.loss)
+        if sample_weight is not None and descent.loss.derivative != "t":
+            raise EmulonError(f"sample_weight is for the squared loss, and not for {descent.loss.name}; repeat rows")
+        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
         inputs = self._scaler(x, weight)
         outputs = self._scaler(y, weight, descent.loss.link.any_units)
         ones = self.fit_intercept and descent.loss.derivative != "t"
@@ -144,22 +145,19 @@ class EmulatedClassifier(ClassifierMixin, _Emulated):  # type: ignore[misc]  # a
     Parameters as for `EmulatedRegressor`; the default is logistic regression. The algorithm sees x centred and divided
     by its standard deviations, and a column of ones for the intercept, which its penalty covers. More than two classes
     are one-vs-rest: one batch, run by one program.
-
-    `sample_weight` takes whole multiples of a smallest weight: rows are repeated.
     """
 
     default_algorithm = "logistic_regression"
 
-    def fit(self, x: Any, y: Any, sample_weight: Any = None) -> EmulatedClassifier:
+    def fit(self, x: Any, y: Any) -> EmulatedClassifier:
         x, y = validate_data(self, x, y, dtype=np.float64, order="C", ensure_min_samples=2)
         check_classification_targets(y)
-        algorithm, descent = _algorithm_and_descent(self, "classification")
+        algorithm, _ = _algorithm_and_descent(self, "classification")
         self.classes_, index = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise EmulonError(f"y has one class, {self.classes_[0]!r}; a classifier needs at least two")
         ours = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        x, index, weight = _weighted(x, index, sample_weight, descent.loss)
-        scaler = self._scaler(x, weight)
+        scaler = self._scaler(x)
         targets = np.array([np.where(index == k, 1.0, -1.0) for k in ours])
         self._fit(algorithm, _with_ones(scaler.transform(x), self.fit_intercept), targets)
         self.coef_, self.intercept_ = _unscaled(self.run_.weights.numpy(), scaler, self.fit_intercept)
@@ -216,27 +214,6 @@ def _unscaled(weights: np.ndarray, scaler: StandardScaler, ones: bool) -> tuple[
     center, size = _units(scaler)
     coef = (weights[:, :-1] if ones else weights) / size
     return coef, (weights[:, -1] if ones else 0.0) - coef @ center
-
-
-def _weighted(
-    x: np.ndarray, y: np.ndarray, sample_weight: Any, loss: Loss
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, targets and weights, without rows that weigh nothing; all ones, and rows repeated, where ℓ′ is not t."""
-    if sample_weight is None:
-        return x, y, np.ones(len(x))
-    weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-    x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
-    if loss.derivative == "t":
-        return x, y, weight
-    unit = float(np.gcd.reduce(weight.astype(np.int64))) if (weight == np.round(weight)).all() else weight.min()
-    times = np.round(weight / unit)
-    if np.abs(times * unit - weight).max() > 1e-9 * weight.max() or times.sum() > MOST_REPEATED * len(x):
-        raise EmulonError(
-            f"sample_weight of the {loss.name} loss repeats rows: give whole multiples of one weight, at most "
-            f"{MOST_REPEATED} times as many rows in all; the squared loss takes any weights"
-        )
-    repeated = np.repeat(np.arange(len(x)), times.astype(np.int64))
-    return x[repeated], y[repeated], np.ones(len(repeated))
 
 
 def _with_ones(x: np.ndarray, wanted: bool) -> np.ndarray:

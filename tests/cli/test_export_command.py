@@ -13,12 +13,6 @@ from emulon import cli
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(ROOT / "playground" / "programs" / "log_cosh.safetensors")
 EXAMPLE = ROOT / "examples" / "run_onnx.py"
-MACHINES = """
-from emulon.machine.programs import sgd
-def machine():
-    return sgd(features=1, samples=2, step_size=0.1).compile()
-number = 3
-"""
 
 
 def test_programs_share_one_interpreter_and_leave_what_they_were_read_from(capsys, tmp_path, monkeypatch):
@@ -44,29 +38,11 @@ def test_an_algorithm_comes_with_its_rows_and_runs_without_emulon(capsys, tmp_pa
     assert float(done.stdout) == pytest.approx(weight, abs=1e-12) and abs(weight) > 0.1
 
 
-def test_a_run_and_a_machine_are_models_of_their_own(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("machines.py").write_text(MACHINES)
-    for target, name in (
-        (str(ROOT / "results/learners/small_learner"), "small_learner"),
-        ("machines.py:machine", "machine"),
-    ):
-        assert cli.main(["export", target, "--out", "files"]) == 0
-        assert onnxruntime.InferenceSession(f"files/{name}.onnx").get_outputs()
-
-
 @pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["results/learners/small_learner", "ridge"], "is a model of its own and shares no interpreter"),
-        (["machines.py:number"], "neither a compiled register machine nor a learner"),
-        (["nothing.safetensors"], "there is no file nothing.safetensors"),
-        ([], "is missing"),
-    ],
+    ("words", "reason"), [(["nothing.safetensors"], "there is no file nothing"), ([], "is missing")]
 )
 def test_what_cannot_be_exported_is_refused(capsys, tmp_path, monkeypatch, words, reason):
     monkeypatch.chdir(tmp_path)
-    Path("machines.py").write_text(MACHINES)
     assert cli.main(["export", *words, "--out", "files"]) == 2
     assert reason in capsys.readouterr().err
 

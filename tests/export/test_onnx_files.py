@@ -13,10 +13,11 @@ import onnxruntime
 import pytest
 import torch
 
-from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, save_prompt
+from emulon.export import interpreter_to_onnx, save_prompt
 from emulon.interpreter import Interpreter, load_program
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.models import Learner
+from playground.models import learner_to_onnx, machine_to_onnx
 from playground.offers import for_points
 
 ROOT = Path(__file__).parents[2]

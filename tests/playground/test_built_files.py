@@ -10,7 +10,7 @@ import onnx
 import pytest
 import torch
 
-from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, prompt_of
+from emulon.export import interpreter_to_onnx, prompt_of
 from emulon.interpreter import compile
 from emulon.language.interpreter import interpreter as text_interpreter
 from emulon.language.vocabulary import SMALL
@@ -18,6 +18,7 @@ from emulon.machine.targets.llama import compile_llama
 from emulon.playground import STATIC
 from emulon.training import load_learner
 from playground.data import facts, llama, machine
+from playground.models import learner_to_onnx, machine_to_onnx
 from playground.offers import OFFERS, for_points
 
 SOURCES = Path(__file__).parents[2] / "playground"

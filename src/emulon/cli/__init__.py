@@ -29,7 +29,7 @@ GROUPS = {
         "predict": "predict the rows of a new table with a model that run has fitted",
         "compile": "write an interpreter and a program (an algorithm or a network as its prompt) as files",
         "exec": "run a compiled program or network from its files",
-        "export": "write models as ONNX files, and programs as the prompts that run on them",
+        "export": "write the interpreter as an ONNX file, and programs as the prompts that run on it",
     },
     "train and identify": {
         "train": "train a transformer that has to find an algorithm itself, or every one of a grid",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors import torch as files
 from torch import Tensor
 from tyro.conf import Positional, arg
 
@@ -20,12 +19,10 @@ from emulon.cli.run import DataOptions, DescentOptions, save_weights, weights_of
 from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.core.files import csv_text, make_folder, write_atomically, write_json
-from emulon.export import interpreter_to_onnx, learner_to_onnx, machine_to_onnx, onnx_package, save_prompt
+from emulon.export import interpreter_to_onnx, onnx_package, save_prompt
 from emulon.identification.loading import is_run, load_object
 from emulon.interpreter import Interpreter, Program, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of
-from emulon.machine.transformer import Transformer
-from emulon.models import Learner
 from emulon.networks import NetworkProgram, NetworkRun, compile_network, load_network, save_network
 from emulon.report.learners import write_network
 from emulon.report.terminal import progress, say
@@ -41,42 +38,29 @@ from emulon.run import (
 from emulon.tasks import RegressionTask
 from emulon.training import RunFolder
 
-WRITTEN = (".csv", ".safetensors")
+WRITTEN = (".csv", ".npy")
 
 
 def read_rows(path: Path) -> Tensor:
-    """A .csv with a line of names first, a .npy, or the one tensor of a .safetensors (of several, the one called x)."""
+    """A .csv with a line of names first, or a .npy."""
     try:
-        if path.suffix == ".safetensors":
-            return _one_tensor(path)
         numbers = np.load(path) if path.suffix == ".npy" else np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
-    except EmulonError:
-        raise
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:100]
-        kinds = "give a .csv with a line of names, a .npy, or a .safetensors"
-        raise EmulonError(f"{path} cannot be read as numbers ({why}); {kinds}") from None
+        raise EmulonError(
+            f"{path} cannot be read as numbers ({why}); give a .csv with a line of names, or a .npy"
+        ) from None
     return as_tensor(numbers, str(path))
-
-
-def _one_tensor(path: Path) -> Tensor:
-    tensors = files.load_file(path)
-    name = "x" if "x" in tensors else next(iter(tensors), "")
-    if name != "x" and len(tensors) != 1:
-        raise EmulonError(f"{path} holds {', '.join(sorted(tensors)) or 'no tensor'}; give one tensor, or call it x")
-    return tensors[name]
-
-
-def _require_kind(path: Path) -> None:
-    """Refuse a file of another kind before the work, not after."""
-    if path.suffix not in WRITTEN:
-        raise EmulonError(f"{path} is neither .csv nor .safetensors; name the kind of file to write by its ending")
 
 
 def write_rows(outputs: Tensor, path: Path) -> None:
     """To the last bit, in either kind of file."""
-    text = path.suffix == ".csv"
-    write_atomically(path, as_csv(outputs) if text else files.save({"outputs": outputs.contiguous().clone()}))
+    if path.suffix == ".csv":
+        write_atomically(path, as_csv(outputs))
+        return
+    numbers = io.BytesIO()
+    np.save(numbers, outputs.numpy())
+    write_atomically(path, numbers.getvalue())
 
 
 def as_csv(outputs: Tensor) -> str:
@@ -101,7 +85,7 @@ A network is written as files/network.safetensors. emulon show tells what is in 
 class CompileOptions(DescentOptions):
     """Write an interpreter and a program (an algorithm or a network as its prompt) as files.
 
-    For a network --data has inputs to see ranges on, a row each: .csv (a line of names first), .npy or .safetensors.
+    For a network --data has inputs to see ranges on, a row each: .csv (a line of names first) or .npy.
     """
 
     what: Positional[Annotated[str, arg(metavar="WHAT")]]
@@ -194,7 +178,7 @@ EXEC_EXAMPLES = """examples:
   emulon exec files --data x.csv --out y.csv               the outputs, and in y.json the bounds on their error
   emulon exec files --data x.npy --report page             a page: every layer as a phase of the frozen transformer
 For a program the data, target, features and seed must be those of emulon compile. For a network, rows of images or
-sequences are .npy or .safetensors, or a .csv with all numbers of a row beside each other."""
+sequences are .npy, or a .csv with all numbers of a row beside each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +190,7 @@ class ExecOptions(DataOptions):
     mode: Literal["fast", "reference"] = "fast"
     """reference: every token, head and score"""
     out: Annotated[Path | None, shown("FILE")] = None
-    """of a program: the weights, as .csv, to the last bit; of a network: the outputs, as .csv or .safetensors, and
+    """of a program: the weights, as .csv, to the last bit; of a network: the outputs, as .csv or .npy, and
     beside them the bounds, as .json"""
     report: Annotated[Path | None, shown("DIR")] = None
     """of a network: write a page that shows the layers as phases"""
@@ -272,9 +256,9 @@ def _run_network(options: ExecOptions, first: Path, second: Path) -> int:
     if others := options.changed("files", "mode", "out", "report", "audit", "data"):
         raise BadUsage(f"{others[0]} is for programs, and {second} is a network")
     if options.data is None:
-        raise BadUsage("--data is missing: a row for each input, as .csv (a line of names first), .npy or .safetensors")
-    if options.out is not None:
-        _require_kind(options.out)
+        raise BadUsage("--data is missing: a row for each input, as .csv (a line of names first) or .npy")
+    if options.out is not None and options.out.suffix not in WRITTEN:  # refused before the work, not after
+        raise EmulonError(f"{options.out} is neither .csv nor .npy; name the kind of file to write by its ending")
     options.require_writable(options.report)
     program, interpreter, data = load_network(second), load_interpreter(first), Path(options.data)
     x = _as_inputs(read_rows(data), program, data)
@@ -343,18 +327,16 @@ def _record(run: NetworkRun, options: ExecOptions) -> dict[str, Any]:
 EXPORT_EXAMPLES = """examples:
   emulon export ridge lasso --data diabetes --out files   interpreter.onnx; ridge.safetensors, ridge.csv; lasso's
   emulon export files/program.safetensors --out files     a program of emulon compile, with its interpreter
-  emulon export results/learners/small_learner --out files
-  emulon export machines.py:sgd --out files               a function that returns a compiled register machine
 A program comes with the rows that it was compiled on, standardised as emulon run does. With onnxruntime alone:
   python examples/run_onnx.py files/interpreter.onnx files/ridge.safetensors files/ridge.csv"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(DescentOptions):
-    """Write models as ONNX files, and programs as the prompts that run on them."""
+    """Write the frozen interpreter as an ONNX file, and programs as the prompts that run on it."""
 
     what: Positional[Annotated[tuple[str, ...], arg(metavar="WHAT [WHAT ...]")]]
-    """algorithms and programs' files, which share one interpreter; or a run, or module:name of a machine or learner"""
+    """algorithms and programs' files, which share one interpreter"""
     out: Annotated[Path, arg(metavar="DIR")]
     """folder for the files"""
 
@@ -365,38 +347,16 @@ def export_main(options: ExportOptions) -> int:
     algorithms_asked([word for word in options.what if not is_network(word)])
     onnx_package()  # refused now where it is missing, not after a minute's work
     make_folder(options.out)
-    models = [word for word in options.what if is_network(word) and not word.endswith(".safetensors")]
-    if models and len(options.what) > 1:
-        raise EmulonError(f"{models[0]} is a model of its own and shares no interpreter; export it by itself")
-    files = [_export_model(models[0], options.out)] if models else _export_programs(options)
-    return options.finish({"files": [str(file) for file in files]})
-
-
-def _export_model(target: str, out: Path) -> Path:
-    thing = load_object(target)
-    path = out / f"{Path(target.rpartition(':')[2]).name}.onnx"
-    if isinstance(thing, Transformer):
-        write_atomically(path, machine_to_onnx(thing))
-    elif isinstance(thing, Learner):
-        write_atomically(path, learner_to_onnx(thing))
-    else:
-        raise EmulonError(f"{target} is a {type(thing).__name__}, neither a compiled register machine nor a learner")
-    say(path)
-    return path
-
-
-def _export_programs(options: ExportOptions) -> list[Path]:
     programs, written = _programs(options)
     interpreter = interpreter_for(list(programs.values()), "reference")
-    path = options.out / "interpreter.onnx"
-    write_atomically(path, interpreter_to_onnx(interpreter))
-    say(path)
+    written.insert(0, options.out / "interpreter.onnx")
+    write_atomically(written[0], interpreter_to_onnx(interpreter))
     for name, program in programs.items():
         written.append(options.out / f"{name}.safetensors")
         save_prompt(program, interpreter.capacity, written[-1])
         say(f"{written[-1]}  certificate {interpreter.certificate(program)}")
-    say(f"interpreter sha256 {interpreter.sha256}")
-    return [path, *written]
+    say(written[0], f"interpreter sha256 {interpreter.sha256}")
+    return options.finish({"files": [str(file) for file in written]})
 
 
 def _programs(options: ExportOptions) -> tuple[dict[str, Program], list[Path]]:

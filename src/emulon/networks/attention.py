@@ -147,7 +147,6 @@ class AttentionPhase(SimplePhase):
     Cost: positions tokens of d + 1 features (and twice the positions for a mask), one prompt a head.
     """
 
-    kind = "attention"
     layer: Attention
     positions: int
 

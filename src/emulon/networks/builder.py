@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -66,33 +65,38 @@ class Builder:
     def features(self) -> int:
         return self.sizes[self.at]
 
-    def add(self, layer: Layer, features: int) -> int:
-        """The register that it writes, which is the next part's to read."""
-        self.layers.append(layer)
-        self.sizes.append(features)
+    def add(
+        self,
+        kind: Callable[..., Layer],
+        place: str,
+        what: str,
+        size: int,
+        reads: tuple[int, ...] | None = None,
+        **own: Any,
+    ) -> int:
+        """A layer with these fields, which writes so many features; its register is the next part's to read.
+
+        Names begin with a number: a place may have several layers of one kind.
+        """
+        name = f"{len(self.layers)} {place} {what}" if place else f"{len(self.layers)} {what}"
+        self.layers.append(kind(name=name, reads=(self.at,) if reads is None else reads, **own))
+        self.sizes.append(size)
         self.at = len(self.layers)
         return self.at
-
-    @staticmethod
-    def name(place: str, what: str) -> str:
-        return f"{place} {what}" if place else what
-
-    @property
-    def numbered(self) -> list[Layer]:
-        """With names of their own: a place may have several layers of one kind."""
-        return [replace(layer, name=f"{number} {layer.name}") for number, layer in enumerate(self.layers)]
 
     def linear(self, place: str, what: str, weight: Tensor, bias: Tensor | None = None, *reads: int) -> int:
         """Θ·(registers side by side) + b; without `reads`, of the register at hand."""
         weight, bias = own_numbers(place or what, weight=weight, bias=zeros(len(weight)) if bias is None else bias)
-        reads = reads or (self.at,)
-        self._require_features(place or what, weight.shape[1], reads)
-        return self.add(Linear(name=self.name(place, what), reads=reads, weight=weight, bias=bias), len(weight))
+        reads = self._reading(place or what, weight.shape[1], reads)
+        return self.add(Linear, place, what, len(weight), reads, weight=weight, bias=bias)
 
-    def _require_features(self, who: str, wanted: int, reads: Sequence[int]) -> None:
+    def _reading(self, who: str, wanted: int, reads: tuple[int, ...]) -> tuple[int, ...]:
+        """The registers to read, which must have so many features."""
+        reads = reads or (self.at,)
         given = sum(self.sizes[read] for read in reads)
         if wanted != given:
             raise BadNetwork(f"{who} takes {wanted} features and is given {given}")
+        return reads
 
     def divided(
         self,
@@ -113,42 +117,38 @@ class Builder:
         if not isinstance(by, tuple):
             divisors = torch.as_tensor(by, dtype=f64, device="cpu").expand(out).contiguous()
             by = two_product(divisors, divisors)
-        parts = own_numbers(
+        exact = own_numbers(
             place or what,
             weight=numerators,
             mean=zeros(features) if shift is None else shift,
             variance=torch.stack([part.detach().to(f64).expand(out) for part in by]),
             bias=zeros(out) if bias is None else bias,
         )
-        reads = reads or (self.at,)
-        self._require_features(place or what, features, reads)
-        return self.add(rounded(self.name(place, what), reads, Unrounded(*parts)), out)
+        reads = self._reading(place or what, features, reads)
+        return self.add(rounded, place, what, out, reads, exact=Unrounded(*exact))
 
     def function(self, place: str, what: str, f: str) -> int:
         """Of every feature, f written in t."""
-        layer = Function(name=self.name(place, what), reads=(self.at,), expression=f)
-        return self.add(layer, self.features)
+        return self.add(Function, place, what, self.features, expression=f)
 
     def square(self, place: str) -> int:
         return self.function(place, "square", SQUARE)
 
     def gate(self, place: str, what: str, low: float, kinked: bool) -> int:
         """max(t, low·t) of every feature where `kinked`, else t·σ(t)."""
-        return self.add(Gate(name=self.name(place, what), reads=(self.at,), low=low, kinked=kinked), self.features)
+        return self.add(Gate, place, what, self.features, low=low, kinked=kinked)
 
     def root(self, place: str) -> int:
         """1/√t of every feature."""
-        name = self.name(place, "reciprocal root")
-        return self.add(ReciprocalRoot(name=name, reads=(self.at,), features=self.features), self.features)
+        return self.add(ReciprocalRoot, place, "reciprocal root", self.features, features=self.features)
 
     def product(self, place: str, first: int, second: int) -> int:
         """Register times register, feature by feature; a second one of a single feature multiplies all."""
         size, other = self.sizes[first], self.sizes[second]
         if other not in (size, 1):
             raise BadNetwork(f"{place or 'a product'} multiplies {size} features by {other}; give as many, or one")
-        name, reads, broadcast = self.name(place, "product"), (first, second), other == 1 < size
-        layer = Product(name=name, reads=reads, weight=ones(size), bias=zeros(size), broadcast=broadcast)
-        return self.add(layer, size)
+        weight, bias, broadcast = ones(size), zeros(size), other == 1 < size
+        return self.add(Product, place, "product", size, (first, second), weight=weight, bias=bias, broadcast=broadcast)
 
     def norm(self, place: str, weight: Tensor | None, bias: Tensor | None, eps: float) -> int:
         """weight·x/√(mean x² + ε) + bias of the register at hand."""
@@ -157,26 +157,22 @@ class Builder:
             weight=ones(self.features) if weight is None else weight,
             bias=zeros(self.features) if bias is None else bias,
         )
-        layer = Norm(name=self.name(place, "norm"), reads=(self.at,), weight=weight, bias=bias, eps=float(eps))
-        return self.add(layer, self.features)
+        return self.add(Norm, place, "norm", self.features, weight=weight, bias=bias, eps=float(eps))
 
     def constant(self, place: str, values: Tensor) -> int:
         (values,) = own_numbers(place, values=values)
-        layer = Constant(name=self.name(place, "constant"), reads=(), values=values)
-        return self.add(layer, values.shape[1])
+        return self.add(Constant, place, "constant", values.shape[1], (), values=values)
 
     def attention(self, place: str, parts: dict[str, Tensor], causal: bool, scale: float = 1.0) -> int:
         parts = dict(zip(parts, own_numbers(place, **parts), strict=True))
-        name = self.name(place, "attention")
-        layer = Attention(name=name, reads=(self.at,), causal=causal, scale=scale, **parts)
-        return self.add(layer, parts["b_v"].numel())
+        own: dict[str, Any] = {**parts, "causal": causal, "scale": scale}
+        return self.add(Attention, place, "attention", parts["b_v"].numel(), **own)
 
     def self_attention(self, place: str, weight: Tensor, bias: Tensor | None, heads: int, *, causal: bool) -> int:
         """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; scores q·k/√width."""
         width = len(weight) // 3 // heads
         bias = zeros(len(weight)) if bias is None else bias
-        (w_q, w_k, w_v), (b_q, b_k, b_v) = (part.unflatten(0, (3, heads, width)) for part in (weight, bias))
-        parts = (w_q, w_k, w_v, b_q, b_k, b_v)
+        parts = (each for part in (weight, bias) for each in part.unflatten(0, (3, heads, width)))
         return self.attention(place, dict(zip(HEAD, parts, strict=True)), causal, float(width))
 
     def part(self, module: nn.Module, place: str) -> int:
@@ -266,12 +262,11 @@ def require_own_forward(module: Any, place: str, *kinds: type) -> None:
         raise BadNetwork(f"{who} has parametrised weights; fix them with parametrize.remove_parametrizations")
     if module._forward_hooks or module._forward_pre_hooks:
         raise BadNetwork(f"{who} has forward hooks, which may change what it computes; remove them")
-    written, followed = hasattr(kind, "lower_into"), not (hasattr(kind, "lower_into") or kind in REGISTRY)
+    written = hasattr(kind, "lower_into")
+    own = [name for name, value in vars(module).items() if value is not None]
+    as_a_whole = written or kind in REGISTRY
     replaced = [
-        name
-        for name, value in vars(module).items()
-        if value is not None
-        and (name in CALLS or name == "lower_into" or (not followed and callable(getattr(kind, name, None))))
+        name for name in own if name in (*CALLS, "lower_into") or (as_a_whole and callable(getattr(kind, name, None)))
     ]
     replaced += [name for name in CALLS[1:] if getattr(kind, name, None) is not getattr(nn.Module, name, None)]
     if replaced:
@@ -309,8 +304,12 @@ def joined(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 
-ADD, SUBTRACT = (operator.add, torch.add, "add"), (operator.sub, torch.sub, "sub")
-MULTIPLY, DIVIDE = (operator.mul, torch.mul, "mul"), (operator.truediv, torch.div, "div")
+OPERATORS: dict[Any, str] = {
+    **dict.fromkeys((operator.add, torch.add, "add"), "+"),
+    **dict.fromkeys((operator.sub, torch.sub, "sub"), "-"),
+    **dict.fromkeys((operator.mul, torch.mul, "mul"), "*"),
+    **dict.fromkeys((operator.truediv, torch.div, "div"), "/"),
+}
 FLATTEN = (torch.flatten, "flatten")
 ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {
     **dict.fromkeys((functional.relu, torch.relu, "relu"), nn.ReLU),
@@ -321,6 +320,10 @@ ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {
     functional.softplus: nn.Softplus,
     functional.leaky_relu: nn.LeakyReLU,
 }
+
+
+# A register, and how its numbers are to be read.
+At = tuple[int, tuple[int, ...]]
 
 
 class _Tracer(fx.Tracer):
@@ -347,8 +350,7 @@ def traced(builder: Builder, module: nn.Module, place: str) -> None:
     except Exception as error:  # whatever somebody's forward does with a proxy for a tensor
         why = " ".join(f"{type(error).__name__}: {error}".split())[:100]
         raise BadNetwork(f"the forward of a {type(module).__name__} cannot be followed ({why})") from None
-    places: dict[fx.Node, tuple[int, tuple[int, ...]]] = {}
-    given, changed = (builder.at, builder.shape), dict[int, str]()
+    places, given, changed = dict[fx.Node, At](), (builder.at, builder.shape), dict[int, str]()
     for node in graph.nodes:
         for register in {places[read][0] for read in node.all_input_nodes if read in places} & changed.keys():
             raise BadNetwork(f"{joined(place, node.name)} reads what {changed[register]} changed in place")
@@ -375,65 +377,53 @@ def _is_in_place(module: nn.Module, node: fx.Node) -> bool:
     return bool(node.kwargs.get("inplace", False)) or any(arg is True for arg in node.args[1:])
 
 
-def _node(
-    builder: Builder, module: nn.Module, node: fx.Node, places: dict[fx.Node, tuple[int, tuple[int, ...]]], place: str
-) -> None:
-    operands = [places[arg][0] if isinstance(arg, fx.Node) and arg in places else arg for arg in node.args]
+def _node(builder: Builder, module: nn.Module, node: fx.Node, places: dict[fx.Node, At], place: str) -> None:
     first = next((arg for arg in node.args if isinstance(arg, fx.Node)), None)
     if first is None or not set(node.all_input_nodes) <= set(places):
         raise BadNetwork(f"{node.name} in a {type(module).__name__} reads what is no result of its input")
     builder.at, builder.shape = places[first]
-    here, target, more = joined(place, node.name), node.target, node.args[1:]
-    if node.op == "call_module" and not more and not node.kwargs:
+    here, target, more, options = joined(place, node.name), node.target, node.args[1:], dict(node.kwargs)
+    if node.op == "call_module" and not more and not options:
         lower_part(builder, module.get_submodule(str(target)), joined(place, str(target)))
     elif node.op != "call_module" and (target in ACTIVATIONS or (target in FLATTEN and not builder.is_sequence)):
-        options: Any = node.kwargs
-        if target in FLATTEN:  # the function from dimension 0, the module from 1
-            made: Callable[..., nn.Module] = nn.Flatten
-            more = more or (() if "start_dim" in options else (0,))
-        else:
-            made = ACTIVATIONS[target]
+        if target in FLATTEN and not more:  # the function from dimension 0, the module from 1
+            options = {"start_dim": 0} | options
+        made: Any = ACTIVATIONS.get(target, nn.Flatten)
         try:
             part = made(*more, **options)
         except (TypeError, ValueError) as error:
             raise BadNetwork(f"{here} is not compiled ({error})") from None
         builder.part(part, here)
-    elif target in (*ADD, *SUBTRACT, *MULTIPLY, *DIVIDE) and len(operands) == 2 and not node.kwargs:
-        shapes = [places[arg][1] for arg in node.args if isinstance(arg, fx.Node)]
-        _arithmetic(builder, here, target, node.args, operands, shapes)
+    elif target in OPERATORS and len(node.args) == 2 and not options:
+        operands = [places[arg] if isinstance(arg, fx.Node) else arg for arg in node.args]
+        _arithmetic(builder, here, OPERATORS[target], *operands)
     else:
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         raise BadNetwork(f"{name} in the forward of a {type(module).__name__} is not compiled")
 
 
-def _arithmetic(
-    builder: Builder, place: str, target: Any, args: tuple[Any, ...], operands: list[Any], shapes: list[tuple[int, ...]]
-) -> None:
+def _arithmetic(builder: Builder, place: str, symbol: str, left: Any, right: Any) -> None:
     """Between two registers, or a register and a number."""
-    left, right = (isinstance(arg, fx.Node) for arg in args)
-    one = eye(builder.features)
-    if left and right:
-        one_number = target in MULTIPLY and builder.sizes[operands[1]] == 1
-        if shapes[0] != shapes[1] and not one_number:
-            raise BadNetwork(f"{place} joins numbers of shapes {shapes[0]} and {shapes[1]}; give equal ones")
-        if target in DIVIDE:
+    one, first = eye(builder.features), isinstance(left, tuple)
+    if first and isinstance(right, tuple):
+        (register, shape), (other, other_shape) = left, right
+        if shape != other_shape and not (symbol == "*" and builder.sizes[other] == 1):
+            raise BadNetwork(f"{place} joins numbers of shapes {shape} and {other_shape}; give equal ones")
+        if symbol == "/":
             raise BadNetwork(f"{place} divides by what the network computes; write it as an Expression and a product")
-        if target in MULTIPLY:
-            builder.product(place, *operands)
+        if symbol == "*":
+            builder.product(place, register, other)
         else:
-            builder.plus(operands[0], operands[1], place, 1.0 if target in ADD else -1.0)
+            builder.plus(register, other, place, 1.0 if symbol == "+" else -1.0)
         return
-    number = operands[1] if left else operands[0]
-    if not isinstance(number, int | float) or (target in DIVIDE and not left):
-        raise BadNetwork(f"{place} is not compiled: give numbers, and no number divided by a register")
-    if target in MULTIPLY or target in DIVIDE:
-        if target in MULTIPLY:
-            builder.linear(place, "linear", one * number)
-        elif number == 0:
-            raise BadNetwork(f"{place} divides by zero")
-        else:
-            builder.divided(place, "linear", math.copysign(1.0, number) * one, abs(float(number)))
+    number = right if first else left
+    if not isinstance(number, int | float) or (symbol == "/" and not (first and number)):
+        raise BadNetwork(f"{place} is not compiled: give numbers, and divide by no register and not by zero")
+    if symbol == "*":
+        builder.linear(place, "linear", one * number)
+    elif symbol == "/":
+        builder.divided(place, "linear", math.copysign(1.0, number) * one, abs(float(number)))
     else:
-        sign = -1.0 if target in SUBTRACT and not left else 1.0
-        shift = -float(number) if target in SUBTRACT and left else float(number)
-        builder.linear(place, "linear", sign * one, shift * ones(builder.features))
+        sign = -1.0 if symbol == "-" else 1.0
+        weight, shift = (one, sign * number) if first else (sign * one, float(number))
+        builder.linear(place, "linear", weight, shift * ones(builder.features))

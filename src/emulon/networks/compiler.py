@@ -72,7 +72,7 @@ def compile_network(
     inputs = None if data is None else _rows(data, builder)
     box = _box(domain, builder.sizes[0]) if inputs is None else box_of(inputs).widened(margin)
     by, registers = (SLACK, None) if inputs is None else (margin, [inputs])
-    layers, ranges = with_ranges(builder.numbered, [box], by, registers)
+    layers, ranges = with_ranges(builder.layers, [box], by, registers)
     phases = layers_to_phases(layers, ranges, tolerance, box, _positions(builder))
     shapes = (builder.given, builder.shape)
     program = NetworkProgram(name, phases, box, *shapes, tolerance, "domain" if data is None else "data")

@@ -48,8 +48,6 @@ GATE = Slots(key=1, value=1, query=1)
 class Elementwise(SimpleLayer):
     """A scalar function of every feature."""
 
-    kind = "elementwise"
-
     @property
     @abstractmethod
     def f(self) -> str:
@@ -88,6 +86,7 @@ class Elementwise(SimpleLayer):
 class Function(Elementwise):
     """Any expression in t."""
 
+    kind = "function"
     expression: str
 
     @property
@@ -102,6 +101,7 @@ class Function(Elementwise):
 class Gate(Elementwise):
     """max(t, low·t) where `kinked`, else t·σ(t)."""
 
+    kind = "gate"
     low: float
     kinked: bool
 
@@ -127,8 +127,7 @@ def slope_bound(f: str, lo: float, hi: float) -> float:
 class FunctionPhase(SimplePhase):
     """Claim: every entry within own_error of f. Cost: K tokens of 5 features for every K numbers."""
 
-    kind = "function"
-    layer: Elementwise
+    layer: Function
     softmax: Softmax
 
     @property
@@ -176,7 +175,6 @@ class FunctionPhase(SimplePhase):
 class GatePhase(SimplePhase):
     """Claim: every entry within own_error of the layer. `sharpness` is G, a power of two; 1 without a kink."""
 
-    kind = "gate"
     layer: Gate
     sharpness: float
 

@@ -1,9 +1,8 @@
 """Networks as files: the layers with their weights, and the plan with its softmaxes, sealed as programs are.
 
 A checksum says that a file is whole; anyone who alters a file can compute it anew. So nothing that a certificate
-depends on is believed: what a layer reads follows from the outputs before it, every softmax is proved again in ball
-arithmetic, and ranges are derived again by intervals where they are to hold for a whole domain, and inside of
-reciprocal roots. Ranges seen on data are checked by each run.
+depends on is believed: a file has the layers, ranges that data showed, which each run checks, and softmaxes, which are
+proved again in ball arithmetic. Everything else is planned again.
 """
 
 from __future__ import annotations
@@ -20,20 +19,12 @@ from torch import Tensor
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.core.files import checked
 from emulon.expressions import parse
-from emulon.interpreter.files import BadFile, read_sealed, whole, write_sealed
+from emulon.interpreter.files import read_sealed, whole, write_sealed
 from emulon.networks.attention import Attention
-from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.layers import AttentionRanges, Box, Composite, Layer, NetworkPhase, ValueRanges, states
+from emulon.networks.elementwise import Function, FunctionPhase, Gate
+from emulon.networks.layers import Box, Layer, NetworkPhase, states, zeros
 from emulon.networks.linear import Constant, Linear
-from emulon.networks.planning import (
-    SHARPEST,
-    SLACK,
-    SPARE,
-    Choice,
-    layer_with_ranges,
-    phases_of,
-    simple_layers,
-)
+from emulon.networks.planning import SLACK, Seen, layers_to_phases, with_ranges
 from emulon.networks.products import Norm, Product, ReciprocalRoot
 from emulon.networks.program import NetworkProgram
 from emulon.networks.softmaxes import ROOT, SQUARE, Softmax, softmax_for
@@ -47,35 +38,19 @@ AGAIN = "compile it again"
 
 
 @dataclass(frozen=True)
-class RangesRecord:
-    """Of the ranges of a layer what does not follow from those before it."""
-
-    output: Box
-    attention: AttentionRanges | None
-    parts: tuple[RangesRecord, ...]
-
-    @classmethod
-    def of(cls, ranges: ValueRanges) -> RangesRecord:
-        return cls(ranges.output, ranges.attention, tuple(map(cls.of, ranges.parts)))
-
-
-@dataclass(frozen=True)
 class LayerRecord:
-    """One layer in a file: its class and its fields, from which the parts of a composite follow."""
+    """One layer in a file: its class and its fields."""
 
     kind: Literal["Linear", "Constant", "Function", "Gate", "Attention", "Product", "ReciprocalRoot", "Norm"]
-    layer: dict[str, Any]
-    ranges: RangesRecord
-
-    @classmethod
-    def of(cls, phase: NetworkPhase) -> LayerRecord:
-        kind: Any = type(phase.layer).__name__
-        return cls(kind, _fields_of(phase.layer), RangesRecord.of(phase.ranges))
+    fields: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """All facts of a network's file; gates and functions are those of the `simple_layers`, in their order."""
+    """All facts of a network's file: ranges that data showed, parts of composites after these; all softmaxes likewise.
+
+    Everything else is planned anew.
+    """
 
     name: str
     box: Box
@@ -85,7 +60,7 @@ class NetworkRecord:
     source: Literal["domain", "data"]
     steps: int
     layers: tuple[LayerRecord, ...]
-    sharpnesses: tuple[float, ...]
+    seen: tuple[Seen, ...]
     softmaxes: tuple[Softmax, ...]
 
 
@@ -96,13 +71,12 @@ def save_network(program: NetworkProgram, path: str | Path) -> None:
         program: What `compile_network` returned.
         path: The file, such as `network.safetensors`.
     """
-    phases = [*_all_phases(program.phases)]
     tensors: dict[str, Tensor] = {}
     facts = {
         **{name: value for name, value in _fields_of(program).items() if name != "phases"},
-        "layers": tuple(map(LayerRecord.of, program.phases)),
-        "sharpnesses": tuple(phase.sharpness for phase in phases if isinstance(phase, GatePhase)),
-        "softmaxes": tuple(phase.softmax for phase in phases if isinstance(phase, FunctionPhase)),
+        "layers": tuple({"kind": type(layer).__name__, "fields": _fields_of(layer)} for layer in program.layers),
+        "seen": tuple(_seen(program.phases)) if program.source == "data" else (),
+        "softmaxes": tuple(each.softmax for each in _all_phases(program.phases) if isinstance(each, FunctionPhase)),
     }
     write_sealed(path, "network", tensors, _facts_of(facts, "network", tensors))
 
@@ -123,19 +97,24 @@ def load_network(path: str | Path) -> NetworkProgram:
             raise ValueError("its numbers are not finite, or not in float64")
         record = checked(NetworkRecord, facts, "the network", tensors)
         layers = [
-            checked(LAYERS[each.kind], each.layer, f"layer {number}", tensors)
+            checked(LAYERS[each.kind], each.fields, f"layer {number}", tensors)
             for number, each in enumerate(record.layers)
         ]
-        ranges = _ranges(layers, [each.ranges for each in record.layers], [record.box])
+        _require_sizes(record, layers)
+        for layer in layers:
+            _require_layer(layer)
+        recorded = iter(record.seen)
+        by_data = recorded if record.source == "data" else None
+        layers, ranges = with_ranges(layers, [record.box], SLACK, None, by_data)
         positions = record.shape[0] if len(record.shape) == 2 else 1
-        phases = phases_of(layers, ranges, _choices(layers, ranges, record), positions)
+        softmaxes = iter(record.softmaxes)
+        phases = layers_to_phases(layers, ranges, record.tolerance, record.box, positions, softmaxes)
+        if [*softmaxes, *recorded]:
+            raise ValueError("it has more ranges or softmaxes than layers")
         own: dict[str, Any] = {field.name: getattr(record, field.name, phases) for field in fields(NetworkProgram)}
-        program = NetworkProgram(**own)
-        _require_sizes(program)
-        wrong = _false_claim(program)
-    if wrong is not None:
-        raise BadFile(f"{path} claims what is not so: {wrong}; {AGAIN}")
-    return program
+        for phase in _all_phases(phases):
+            _require_claims(phase)
+    return NetworkProgram(**own)
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
@@ -156,88 +135,12 @@ def _facts_of(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _choices(layers: Sequence[Layer], ranges: Sequence[ValueRanges], record: NetworkRecord) -> Iterator[Choice]:
-    """What the file says of each simple layer; nothing where it says too little, and gates and functions need it."""
-    gates, softmaxes = iter(record.sharpnesses), iter(record.softmaxes)
-    for layer, _ in simple_layers(layers, ranges):
-        if isinstance(layer, Gate):
-            yield next(gates, None)
-        else:
-            yield next(softmaxes, None) if isinstance(layer, Function) else None
-    if [*gates, *softmaxes]:
-        raise ValueError("it has more gates or softmaxes than layers")
-
-
-def _ranges(layers: Sequence[Layer], records: Sequence[RangesRecord], inputs: Sequence[Box]) -> list[ValueRanges]:
-    """With what layers read, which follows from what is written before them."""
-    boxes, found = list(inputs), list[ValueRanges]()
-    if len(layers) != len(records):
-        raise ValueError(f"there are {len(records)} ranges for {len(layers)} layers")
-    for layer, record in zip(layers, records, strict=True):
-        if any(not 0 <= read < len(boxes) for read in layer.reads) or not (layer.reads or isinstance(layer, Constant)):
-            raise ValueError(f"{layer.name} reads a register that is not there yet")
-        given, parts = [boxes[read] for read in layer.reads], list[ValueRanges]()
-        if isinstance(layer, Composite):
-            _require_composite(layer, [len(box.lo) for box in given])
-            parts = _ranges(layer.parts, record.parts, given)
-            last = parts[-1].output
-            if not (torch.equal(last.lo, record.output.lo) and torch.equal(last.hi, record.output.hi)):
-                raise ValueError(f"{layer.name} and its last part have different ranges")
-        found.append(ValueRanges(Box.beside(given), record.output, record.attention, tuple(parts)))
-        boxes.append(record.output)
-    return found
-
-
-def _require_composite(layer: Composite, sizes: Sequence[int]) -> None:
-    """Refuse (ValueError) sizes that do not fit, and choices that no plan has made."""
-    fields_of: Any = layer
-    size = layer.features if isinstance(layer, ReciprocalRoot) else len(fields_of.weight)
-    wanted = [size, 1 if layer.broadcast else size] if isinstance(layer, Product) else [size]
-    if list(sizes) != wanted or size < 1:
-        raise ValueError(f"{layer.name} takes {wanted} features and is given {list(sizes)}")
-    if isinstance(layer, Norm) and not 0 <= layer.eps < math.inf:
-        raise ValueError(f"{layer.name} has an epsilon of {layer.eps}")
-    scales = (layer.scale,) if isinstance(layer, Product) else fields_of.scales
-    coarse = getattr(layer, "coarse", None) or (1.0,)
-    if any(math.frexp(scale)[0] != 0.5 for scale in scales) or not all(0 < each < math.inf for each in coarse):
-        raise ValueError(f"{layer.name} is scaled by {scales} and {coarse}")
-
-
-def _require_sizes(program: NetworkProgram) -> None:
-    """Refuse (ValueError) layers that do not fit each other, ranges, or the shapes that the program says."""
-    features = program.shape[-1] if program.is_sequence else math.prod(program.shape)
-    if not program.shape or min(program.shape) < 1 or program.positions > MOST_POSITIONS:
-        raise ValueError(f"an input of shape {program.shape} is not possible")
-    if len(program.box.lo) != features or not 0 < program.tolerance < math.inf or not program.phases:
-        raise ValueError(f"the box is of {len(program.box.lo)} features instead of {features}")
-    if bool((program.box.lo > program.box.hi).any()):
-        raise ValueError("the box is empty")
-    if not 1 <= program.steps <= MOST_STEPS or (program.steps > 1 and program.shape != program.out_shape):
-        raise ValueError(f"{program.steps} steps from {program.shape} to {program.out_shape} are not possible")
-    names = [layer.name for layer in program.layers]
-    if len(set(names)) < len(names):  # terms of the certificate go by these
-        raise ValueError("two layers have one name")
-    x = ((program.box.lo + program.box.hi) / 2).reshape(1, 1, features)
-    for phase, register in zip(program.phases, states(program.layers, x), strict=True):
-        box, layer = phase.ranges.output, phase.layer
-        if register.shape != (1, 1, len(box.lo)) or len(box.lo) == 0 or bool((box.lo > box.hi).any()):
-            raise ValueError(f"{layer.name} writes {tuple(register.shape[2:])} numbers, and has {len(box.lo)} ranges")
-        if isinstance(layer, Constant) and len(layer.values) != program.positions:
-            raise ValueError(f"{layer.name} has {len(layer.values)} rows for {program.positions} positions")
-    out = program.out_shape[1:] if program.is_sequence else program.out_shape
-    if math.prod(out) != register.shape[-1] or min(out, default=1) < 1:
-        raise ValueError(
-            f"the last layer writes {register.shape[-1]} numbers, and the output is of {program.out_shape}"
-        )
-
-
-def _false_claim(program: NetworkProgram) -> str | None:
-    """What a network claims and is not so."""
-    for phase in _all_phases(program.phases):
-        wrong = _false_range(phase, program.source) or _false_claim_of(phase)
-        if wrong is not None:
-            return wrong
-    return None
+def _seen(phases: Sequence[NetworkPhase]) -> Iterator[Seen]:
+    """Of every layer and its parts, unless these have ranges by formulas."""
+    for phase in phases:
+        yield Seen(phase.ranges.output, phase.ranges.attention)
+        if not (isinstance(phase.layer, ReciprocalRoot) and phase.layer.coarse is not None):
+            yield from _seen(phase.phases)
 
 
 def _all_phases(phases: Sequence[NetworkPhase]) -> Iterator[NetworkPhase]:
@@ -247,61 +150,70 @@ def _all_phases(phases: Sequence[NetworkPhase]) -> Iterator[NetworkPhase]:
         yield from _all_phases(phase.phases)
 
 
-def _false_range(phase: NetworkPhase, source: str) -> str | None:
-    """Ranges for a whole domain, and those of a root in two, derived from the ranges before them; with less slack than
-    they were made with, for intervals differ between processors in the last digits."""
-    layer, ranges = phase.layer, phase.ranges
-    if isinstance(layer, Attention):
-        known = ranges.attention
-        if known is None or not all(0 <= most < math.inf for most in vars(known).values()):
-            return f"{layer.name} has no ranges of attention"
-    by_formulas = isinstance(layer, ReciprocalRoot) and layer.coarse is not None
-    if source == "data" and not by_formulas:  # which every run checks
-        return None
-    inputs = layer.split(ranges.inputs) if isinstance(layer, Composite) else [ranges.inputs]
-    _, sure = layer_with_ranges(layer, inputs, (SPARE if source == "data" else SLACK) / 2, plan=False)
-    return None if _is_inside(sure, ranges) else f"{layer.name} may leave its range"
+def _require_sizes(record: NetworkRecord, layers: Sequence[Layer]) -> None:
+    """Refuse (ValueError) layers that do not fit each other, or the shapes that the file says."""
+    shape, box, is_sequence = record.shape, record.box, len(record.shape) == 2
+    features = shape[-1] if is_sequence else math.prod(shape)
+    positions = shape[0] if is_sequence else 1
+    if not shape or min(shape) < 1 or positions > MOST_POSITIONS:
+        raise ValueError(f"an input of shape {shape} is not possible")
+    if len(box.lo) != features or not 0 < record.tolerance < math.inf or not layers:
+        raise ValueError(f"the box is of {len(box.lo)} features instead of {features}")
+    if bool((box.lo > box.hi).any()):
+        raise ValueError("the box is empty")
+    if not 1 <= record.steps <= MOST_STEPS or (record.steps > 1 and shape != record.out_shape):
+        raise ValueError(f"{record.steps} steps from {shape} to {record.out_shape} are not possible")
+    if len({layer.name for layer in layers}) < len(layers):  # terms of the certificate go by these
+        raise ValueError("two layers have one name")
+    for number, layer in enumerate(layers):
+        wanted = 0 if isinstance(layer, Constant) else 2 if isinstance(layer, Product) else 1
+        if any(not 0 <= read <= number for read in layer.reads) or not wanted <= len(layer.reads):
+            raise ValueError(f"{layer.name} reads a register that is not there yet")
+        if isinstance(layer, Constant) and len(layer.values) != positions:
+            raise ValueError(f"{layer.name} has {len(layer.values)} rows for {positions} positions")
+    x = ((box.lo + box.hi) / 2).reshape(1, 1, features)
+    *_, register = states(layers, x)
+    out = record.out_shape[1:] if is_sequence else record.out_shape
+    if math.prod(out) != register.shape[-1] or min(out, default=1) < 1:
+        raise ValueError(f"the last layer writes {register.shape[-1]} numbers, and the output is of {record.out_shape}")
 
 
-def _is_inside(sure: ValueRanges, claimed: ValueRanges) -> bool:
-    if sure.attention is not None and claimed.attention is not None:
-        wanted, given = vars(sure.attention), vars(claimed.attention)
-        if any(given[name] < least * (1 - 1e-9) for name, least in wanted.items()):
-            return False
-    parts = zip(sure.parts, claimed.parts, strict=True)
-    return sure.output.is_inside(claimed.output) and all(_is_inside(*pair) for pair in parts)
-
-
-def _false_claim_of(phase: NetworkPhase) -> str | None:
-    layer = phase.layer
+def _require_layer(layer: Layer) -> None:
+    """Refuse (ValueError) parameters that no module has."""
     if isinstance(layer, Gate) and not (layer.low < 1 if layer.kinked else layer.low == 0):
-        return f"{layer.name} is a gate of {layer.low}"
-    if isinstance(phase, GatePhase):
-        sharpest = SHARPEST if phase.layer.kinked else 1.0
-        if not 1 <= phase.sharpness <= sharpest or math.frexp(phase.sharpness)[0] != 0.5:
-            return f"the gate of {layer.name} has a sharpness of {phase.sharpness:g}"
+        raise ValueError(f"{layer.name} is a gate of {layer.low}")
+    if isinstance(layer, Attention) and not 0 < layer.scale < math.inf:
+        raise ValueError(f"the scores of {layer.name} are divided by the root of {layer.scale}")
+    if isinstance(layer, Norm) and not 0 <= layer.eps < math.inf:
+        raise ValueError(f"{layer.name} has an epsilon of {layer.eps}")
     if isinstance(layer, Linear) and layer.unrounded is not None:
         for name, ball in zip(("weight", "bias"), layer.unrounded.balls(), strict=True):
             if not torch.equal(getattr(layer, name), ball.high):
-                return f"the {name} of {layer.name} is not its exact map, rounded"
-    if isinstance(layer, Attention) and not 0 < layer.scale < math.inf:
-        return f"the scores of {layer.name} are divided by the root of {layer.scale}"
-    return _false_softmax(phase) if isinstance(phase, FunctionPhase) else None
+                raise ValueError(f"the {name} of {layer.name} is not its exact map, rounded")
 
 
-def _false_softmax(phase: FunctionPhase) -> str | None:
-    layer, softmax, (lo, hi) = phase.layer, phase.softmax, phase.ranges.inputs.ends
-    assert isinstance(layer, Function)
-    known = (softmax.interpolation, softmax.deviation, softmax.size, softmax.grid.lo, softmax.grid.hi)
-    if softmax.f != layer.f or not softmax.grid.lo <= lo <= hi <= softmax.grid.hi:
-        return f"the softmax of {layer.name} is for another function, or another range"
-    if not all(map(math.isfinite, known)) or softmax.grid.bands or len(softmax.grid) == 0:
-        return f"the softmax of {layer.name} has no bound"
+def _require_claims(phase: NetworkPhase) -> None:
+    """Refuse (ValueError) ranges that no data show, and softmaxes that are not as near to their function as is said."""
+    layer, box, known = phase.layer, phase.ranges.output, phase.ranges.attention
+    written = layer.exact(zeros(1, 1, len(phase.ranges.inputs.lo))).shape[-1]
+    if written != len(box.lo) or not written or bool((box.lo > box.hi).any()):
+        raise ValueError(f"{layer.name} writes {written} numbers, and has {len(box.lo)} ranges, or empty ones")
+    if isinstance(layer, Attention):
+        if known is None or not all(0 <= most < math.inf for most in vars(known).values()):
+            raise ValueError(f"{layer.name} has no ranges of attention")
+    if not isinstance(phase, FunctionPhase):
+        return
+    softmax, (lo, hi) = phase.softmax, phase.ranges.inputs.ends
+    if softmax.f != phase.layer.f:
+        raise ValueError(f"the softmax of {layer.name} is for another function")
+    numbers = (softmax.interpolation, softmax.deviation, softmax.size, softmax.grid.lo, softmax.grid.hi)
+    if not all(map(math.isfinite, numbers)) or softmax.grid.bands or len(softmax.grid) == 0:
+        raise ValueError(f"the softmax of {layer.name} has no bound")
     claimed = Interpolation(softmax.interpolation, 0.0, softmax.deviation, softmax.size)
-    proved = _comes_with_the_package(softmax, lo, hi) or holds(
+    if not _comes_with_the_package(softmax, lo, hi) and not holds(
         softmax.grid.numbers, parse(softmax.f), softmax.grid.lo, softmax.grid.hi, claimed
-    )
-    return None if proved else f"{layer.name} is not as near to {softmax.f} as it says"
+    ):
+        raise ValueError(f"{layer.name} is not as near to {softmax.f} as it says")
 
 
 def _comes_with_the_package(softmax: Softmax, lo: float, hi: float) -> bool:

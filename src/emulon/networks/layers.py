@@ -275,8 +275,11 @@ class NetworkPhase(ABC):
 
     layer: Layer
     ranges: ValueRanges
-    kind: ClassVar[str]
     phases: ClassVar[tuple[NetworkPhase, ...]] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.layer.kind
 
     @property
     @abstractmethod

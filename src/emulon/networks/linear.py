@@ -139,7 +139,6 @@ def rounded_sum(terms: int, magnitude: float) -> float:
 class LinearPhase(SimplePhase):
     """Claim: every entry within own_error of θ·x + b. Cost: one token of d + 1 features a position and 64 rows."""
 
-    kind = "linear"
     layer: Linear
 
     @property
@@ -185,7 +184,6 @@ class LinearPhase(SimplePhase):
 class ConstantPhase(SimplePhase):
     """No prompt of its own: numbers that stand in the prompt of the phase that reads them."""
 
-    kind = "constant"
     layer: Constant
 
     @property

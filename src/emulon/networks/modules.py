@@ -19,12 +19,16 @@ from emulon.networks.builder import HEAD, Builder, joined, lower_part, lowers
 from emulon.networks.layers import eye, ones
 
 f64 = torch.float64
-FUNCTIONS: dict[type[nn.Module], str] = {
-    nn.Tanh: "tanh(t)",
-    nn.Sigmoid: "(1 + tanh(t/2))/2",
-    nn.Mish: "t*tanh(log(1 + exp(t)))",
-}
 GELU = {"none": "t*(1 + erf(t/sqrt(2)))/2", "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2"}
+# Of a module, its function written in t.
+FUNCTIONS: dict[type[nn.Module], Callable[[Any], str]] = {
+    nn.Tanh: lambda module: "tanh(t)",
+    nn.Sigmoid: lambda module: "(1 + tanh(t/2))/2",
+    nn.Mish: lambda module: "t*tanh(log(1 + exp(t)))",
+    nn.GELU: lambda module: GELU.get(module.approximate, f"gelu by {module.approximate}"),
+    nn.ELU: lambda module: f"Max(t, 0) + {as_fraction(module.alpha)}*(exp(Min(t, 0)) - 1)",
+    nn.Softplus: lambda module: _softplus(module),
+}
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
     "logistic": nn.Sigmoid,
@@ -145,7 +149,21 @@ class Expression(nn.Module):
 
 @lowers(*FUNCTIONS)
 def plain(builder: Builder, module: nn.Module, place: str) -> None:
-    builder.function(place, type(module).__name__.lower(), FUNCTIONS[type(module)])
+    builder.function(place, type(module).__name__.lower(), FUNCTIONS[type(module)](module))
+
+
+def _softplus(module: nn.Softplus) -> str:
+    """PyTorch's is t itself above the threshold, a jump of e^(−threshold), which is not compiled."""
+    if module.beta != 1:
+        raise BadNetwork("a Softplus is compiled for beta=1; write it as an Expression")
+    return f"Piecewise((Max(t, 0) + log(1 + exp(-Abs(t))), t <= {as_fraction(module.threshold)}), (t, True))"
+
+
+def as_fraction(number: float) -> str:
+    """The float64 number itself, not the decimal that is short for it."""
+    if not math.isfinite(number):
+        raise BadNetwork(f"an activation has {number} for a parameter; give a finite number")
+    return f"({Fraction(float(number))})"
 
 
 @lowers(Expression)
@@ -153,51 +171,12 @@ def expression(builder: Builder, module: Expression, place: str) -> None:
     builder.function(place, module.f, module.f)
 
 
-@lowers(nn.GELU)
-def gelu(builder: Builder, module: nn.GELU, place: str) -> None:
-    if module.approximate not in GELU:
-        raise BadNetwork(f"{place or 'a GELU'} approximates by {module.approximate!r}; {', '.join(GELU)} are known")
-    builder.function(place, "gelu", GELU[module.approximate])
-
-
-@lowers(nn.ReLU)
-def relu(builder: Builder, module: nn.ReLU, place: str) -> None:
-    builder.gate(place, "relu", 0.0, kinked=True)
-
-
-@lowers(nn.SiLU)
-def silu(builder: Builder, module: nn.SiLU, place: str) -> None:
-    builder.gate(place, "silu", 0.0, kinked=False)
-
-
-@lowers(nn.LeakyReLU)
-def leaky_relu(builder: Builder, module: nn.LeakyReLU, place: str) -> None:
-    low = float(module.negative_slope)
+@lowers(nn.ReLU, nn.LeakyReLU, nn.SiLU)
+def gate(builder: Builder, module: nn.Module, place: str) -> None:
+    low = float(getattr(module, "negative_slope", 0.0))
     if not -math.inf < low < 1:
         raise BadNetwork(f"{place or 'a LeakyReLU'} has slope {low} below zero; slopes below 1 are compiled")
-    builder.gate(place, "leaky relu", low, kinked=True)
-
-
-@lowers(nn.Softplus)
-def softplus(builder: Builder, module: nn.Softplus, place: str) -> None:
-    """PyTorch's is t itself above the threshold, a jump of e^(−threshold), which is not compiled."""
-    if module.beta != 1:
-        raise BadNetwork(f"{place or 'a Softplus'} is compiled for beta=1; write it as an Expression")
-    below, most = "Max(t, 0) + log(1 + exp(-Abs(t)))", as_fraction(module.threshold, place)
-    builder.function(place, "softplus", f"Piecewise(({below}, t <= {most}), (t, True))")
-
-
-@lowers(nn.ELU)
-def elu(builder: Builder, module: nn.ELU, place: str) -> None:
-    alpha = as_fraction(module.alpha, place)
-    builder.function(place, "elu", f"Max(t, 0) + {alpha}*(exp(Min(t, 0)) - 1)")
-
-
-def as_fraction(number: float, place: str) -> str:
-    """The float64 number itself, not the decimal that is short for it."""
-    if not math.isfinite(number):
-        raise BadNetwork(f"{place or 'the network'} has {number} for a parameter; give a finite number")
-    return f"({Fraction(float(number))})"
+    builder.gate(place, type(module).__name__.lower(), low, kinked=not isinstance(module, nn.SiLU))
 
 
 @lowers(nn.LayerNorm)
@@ -259,9 +238,6 @@ def classes_of(logits: Tensor) -> Tensor:
         >>> classes_of(run.outputs)
     """
     return (logits.squeeze(-1) > 0).long() if logits.shape[-1] == 1 else logits.argmax(dim=-1)
-
-
-f64 = torch.float64
 
 
 class Heads(nn.Module):
@@ -329,11 +305,8 @@ def encoder_layer(builder: Builder, module: Any, place: str) -> None:
     """Self-attention and two linear layers, each added to its input; normalised before or after."""
     _require_sequence(builder, place or "TransformerEncoderLayer")
     attention, inner = module.self_attn, joined(place, "self_attn")
-    parts: dict[str, type] = dict.fromkeys(("norm1", "norm2"), nn.LayerNorm) | dict.fromkeys(
-        ("linear1", "linear2"), nn.Linear
-    )
-    parts |= dict.fromkeys(("dropout", "dropout1", "dropout2"), nn.Dropout)
-    for name, kind in parts.items():
+    for name in ("norm1", "norm2", "linear1", "linear2", "dropout", "dropout1", "dropout2"):
+        kind = {"n": nn.LayerNorm, "l": nn.Linear, "d": nn.Dropout}[name[0]]
         builder.require(getattr(module, name), joined(place, name), kind)
     builder.require(attention, inner, nn.MultiheadAttention)
     builder.require(attention.out_proj, joined(inner, "out_proj"), NonDynamicallyQuantizableLinear, nn.Linear)

@@ -45,8 +45,14 @@ f64 = torch.float64
 # errors may be larger, nothing is known of what follows. Ranges seen on data have a margin to spare, those computed
 # for a domain a thousandth.
 VOID = {"data": 5e-3, "domain": 1e-4}
-# What a simple layer's tolerance decides: a gate's sharpness, a function's softmax, nothing of the others.
-Choice = float | Softmax | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Ranges of one layer as data showed them, with their margin."""
+
+    output: Box
+    attention: AttentionRanges | None
 
 
 class Register(NamedTuple):
@@ -137,10 +143,6 @@ class CompositePhase(NetworkPhase):
     phases: tuple[NetworkPhase, ...]  # type: ignore[misc]  # a field here
 
     @property
-    def kind(self) -> str:  # type: ignore[override]  # that of its layer
-        return self.layer.kind
-
-    @property
     def capacity(self) -> Capacity:
         return joint_capacity(self.phases)
 
@@ -180,9 +182,9 @@ def with_ranges(
     boxes: Sequence[Box],
     by: float,
     registers: Sequence[Tensor] | None = None,
-    plan: bool = True,
+    recorded: Iterator[Seen] | None = None,
 ) -> tuple[list[Layer], list[ValueRanges]]:
-    """Where all numbers are: by interval arithmetic, for every input of the boxes, or as `registers` show.
+    """Where all numbers are: by interval arithmetic, for every input of the boxes, or as data show it.
 
     Intervals are certain, and wider with every layer. As data show it, all features of a register are in one interval.
 
@@ -191,9 +193,9 @@ def with_ranges(
         boxes: of the registers that are there before.
         by: ranges are widened by this part.
         registers: those numbers themselves, of data.
-        plan: whether layers choose for their ranges.
+        recorded: what data showed before, of layer after layer, each before its parts.
     Returns:
-        The layers, planned for their ranges if `plan`, and these.
+        The layers, planned for their ranges, and these.
     Raises:
         OutOfDomain: Intervals have no bound, numbers on these data are not finite, or range too widely.
     """
@@ -201,11 +203,12 @@ def with_ranges(
     roots = {layer.reads[0]: layer.features for layer in layers if isinstance(layer, ReciprocalRoot)}
 
     def add(number: int, x: Tensor | None = None) -> Any:
-        layer, exact, seen = layers[number], None, None
+        layer, exact = layers[number], None
+        seen = None if recorded is None else next(recorded, None)
         if x is not None:
             exact = layer.exact(x)
-            seen = x, _with_margin(box_of(exact), by, roots.get(len(boxes)))
-        layer, ranges = layer_with_ranges(layer, [boxes[read] for read in layer.reads], by, seen, plan)
+            seen = Seen(_with_margin(box_of(exact), by, roots.get(len(boxes))), _attention_seen(layer, x, by))
+        layer, ranges = _with_ranges(layer, [boxes[read] for read in layer.reads], by, seen, x, recorded)
         made.append(layer)
         found.append(ranges)
         boxes.append(ranges.output)
@@ -220,34 +223,35 @@ def with_ranges(
     return made, found
 
 
-def layer_with_ranges(
-    layer: Layer, inputs: Sequence[Box], by: float, seen: tuple[Tensor, Box] | None = None, plan: bool = True
+def _with_ranges(
+    layer: Layer,
+    inputs: Sequence[Box],
+    by: float,
+    seen: Seen | None = None,
+    x: Tensor | None = None,
+    recorded: Iterator[Seen] | None = None,
 ) -> tuple[Layer, ValueRanges]:
-    """One layer and its ranges; `seen` is what it reads of data, and the range of what it writes."""
-    layer, both, parts = layer.planned(inputs) if plan else layer, Box.beside(inputs), list[ValueRanges]()
+    """One layer and its ranges."""
+    layer, both, parts = layer.planned(inputs), Box.beside(inputs), list[ValueRanges]()
     formulas = layer.part_ranges(inputs) if isinstance(layer, Composite) else None
-    if formulas is not None:
+    if isinstance(layer, Composite) and formulas is None:
+        planned, parts = with_ranges(layer.parts, inputs, by, None if x is None else layer.split(x), recorded)
+        layer = layer.with_parts(planned)
+    elif isinstance(layer, Composite) and formulas is not None:
         by, seen = by if seen is None else SPARE, None
-    if isinstance(layer, Composite):
-        if formulas is None:
-            registers = None if seen is None else layer.split(seen[0])
-            planned, parts = with_ranges(layer.parts, inputs, by, registers, plan)
-        else:
-            planned, boxes = list[Layer](), [*inputs, *(box.widened(by) for box in formulas)]
-            for part, output in zip(layer.parts, boxes[len(inputs) :], strict=True):
-                part, ranges = layer_with_ranges(part, [boxes[read] for read in part.reads], by, None, plan)
-                planned.append(part)
-                parts.append(_with_output(ranges, output))
-        layer = layer.with_parts(planned) if plan else layer
-    if seen is not None:
-        x, output = seen
-        ranges = ValueRanges(both, output, _with_margin_inside(layer.attention_ranges(x), by), tuple(parts))
-        return layer, _with_output(ranges, output)
-    exact = layer.interval(both)
-    if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
-        raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
-    ranges = ValueRanges(both, exact, layer.attention_ranges(both), tuple(parts))
-    return layer, _with_output(ranges, exact.widened(by))
+        planned, boxes = list[Layer](), [*inputs, *(box.widened(by) for box in formulas)]
+        for part, output in zip(layer.parts, boxes[len(inputs) :], strict=True):
+            made, ranges = _with_ranges(part, [boxes[read] for read in part.reads], by)
+            planned.append(made)
+            parts.append(_with_output(ranges, output))
+        layer = layer.with_parts(planned)
+    if seen is None:
+        exact = layer.interval(both)
+        if not (torch.isfinite(exact.lo).all() and torch.isfinite(exact.hi).all()):
+            raise OutOfDomain(f"{layer.name}: intervals have grown without bound on the way; give data=… for ranges")
+        seen = Seen(exact.widened(by), None)
+    attention = seen.attention or layer.attention_ranges(both)
+    return layer, _with_output(ValueRanges(both, seen.output, attention, tuple(parts)), seen.output)
 
 
 def _with_output(ranges: ValueRanges, output: Box) -> ValueRanges:
@@ -256,8 +260,8 @@ def _with_output(ranges: ValueRanges, output: Box) -> ValueRanges:
     return replace(ranges, output=output, parts=parts)
 
 
-def _with_margin_inside(seen: AttentionRanges | None, margin: float) -> AttentionRanges | None:
-    part = 1 + margin
+def _attention_seen(layer: Layer, x: Tensor, margin: float) -> AttentionRanges | None:
+    seen, part = layer.attention_ranges(x), 1 + margin
     return seen and AttentionRanges(seen.q * part, seen.k * part, seen.v * part, seen.score * part**2)
 
 
@@ -281,17 +285,24 @@ def box_of(register: Tensor) -> Box:
 
 
 def layers_to_phases(
-    layers: Sequence[Layer], ranges: Sequence[ValueRanges], tolerance: float, box: Box, positions: int
+    layers: Sequence[Layer],
+    ranges: Sequence[ValueRanges],
+    tolerance: float,
+    box: Box,
+    positions: int,
+    softmaxes: Iterator[Softmax] | None = None,
 ) -> tuple[NetworkPhase, ...]:
-    """Every activation gets an equal share of the tolerance, divided by the gain of what follows."""
+    """Every activation gets an equal share of the tolerance, divided by the gain of what follows.
+
+    `softmaxes`, one for every function, are used where they reach over its range.
+    """
     simple = list(simple_layers(layers, ranges))
     functions = max(1, sum(isinstance(layer, Elementwise) for layer, _ in simple))
     shares = (
         max(tolerance / (functions * max(gain, 1e-300)), FINEST * max(where.output.size, 1e-300))
         for gain, (_, where) in zip(_gains(layers, ranges, len(simple), len(box.lo)), simple, strict=True)
     )
-    choices = (_choice(*each, share) for each, share in zip(simple, shares, strict=True))
-    return phases_of(layers, ranges, choices, positions)
+    return _phases(layers, ranges, shares, positions, softmaxes)
 
 
 def simple_layers(layers: Sequence[Layer], ranges: Sequence[ValueRanges]) -> Iterator[tuple[Layer, ValueRanges]]:
@@ -303,42 +314,40 @@ def simple_layers(layers: Sequence[Layer], ranges: Sequence[ValueRanges]) -> Ite
             yield layer, where
 
 
-def _choice(layer: Layer, ranges: ValueRanges, tolerance: float) -> Choice:
-    """What the tolerance decides: the sharpness of a gate, the softmax of a function."""
+def _phases(
+    layers: Sequence[Layer],
+    ranges: Sequence[ValueRanges],
+    shares: Iterator[float],
+    positions: int,
+    softmaxes: Iterator[Softmax] | None,
+) -> tuple[NetworkPhase, ...]:
+    return tuple(
+        CompositePhase(layer, where, _phases(layer.parts, where.parts, shares, positions, softmaxes))
+        if isinstance(layer, Composite)
+        else _phase(layer, where, next(shares), positions, softmaxes)
+        for layer, where in zip(layers, ranges, strict=True)
+    )
+
+
+def _phase(
+    layer: Layer, ranges: ValueRanges, tolerance: float, positions: int, softmaxes: Iterator[Softmax] | None
+) -> NetworkPhase:
+    require_scale(**{f"numbers of {layer.name}": max(ranges.inputs.size, ranges.output.size)})
+    if isinstance(layer, Linear):
+        return LinearPhase(layer, ranges)
+    if isinstance(layer, Attention):
+        return AttentionPhase(layer, ranges, positions)
+    if isinstance(layer, Constant):
+        return ConstantPhase(layer, ranges)
     if isinstance(layer, Gate):
         sharpest = SHARPEST / max(ranges.inputs.size, 1.0)
         wanted = (1 - layer.low) * KINK / tolerance if layer.kinked else 1.0
-        return 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest)))
-    return softmax_for(layer.f, *ranges.inputs.ends, tolerance) if isinstance(layer, Function) else None
-
-
-def phases_of(
-    layers: Sequence[Layer], ranges: Sequence[ValueRanges], choices: Iterator[Choice], positions: int
-) -> tuple[NetworkPhase, ...]:
-    """The phases of layers whose ranges are known; `choices` are one for each of the `simple_layers`."""
-    found = list[NetworkPhase]()
-    for layer, where in zip(layers, ranges, strict=True):
-        require_scale(**{f"numbers of {layer.name}": max(where.inputs.size, where.output.size)})
-        if isinstance(layer, Composite):
-            found.append(CompositePhase(layer, where, phases_of(layer.parts, where.parts, choices, positions)))
-        else:
-            found.append(_phase(layer, where, next(choices), positions))
-    return tuple(found)
-
-
-def _phase(layer: Layer, ranges: ValueRanges, choice: Choice, positions: int) -> NetworkPhase:
-    match layer, choice:
-        case Linear(), None:
-            return LinearPhase(layer, ranges)
-        case Constant(), None:
-            return ConstantPhase(layer, ranges)
-        case Attention(), None:
-            return AttentionPhase(layer, ranges, positions)
-        case Gate(), float():
-            return GatePhase(layer, ranges, choice)
-        case Function(), Softmax():
-            return FunctionPhase(layer, ranges, choice)
-    raise ValueError(f"{layer.name} has neither gate nor softmax")
+        return GatePhase(layer, ranges, 2.0 ** math.ceil(math.log2(min(max(wanted, 1.0), sharpest))))
+    assert isinstance(layer, Function)
+    softmax, (lo, hi) = None if softmaxes is None else next(softmaxes, None), ranges.inputs.ends
+    if softmax is None or not softmax.grid.lo <= lo <= hi <= softmax.grid.hi:
+        softmax = softmax_for(layer.f, lo, hi, tolerance)
+    return FunctionPhase(layer, ranges, softmax)
 
 
 def _gains(layers: Sequence[Layer], ranges: Sequence[ValueRanges], number: int, features: int) -> list[float]:

@@ -41,6 +41,12 @@ def balance(x: float, y: float) -> float:
     return 2.0 ** round((math.log2(y) - math.log2(x)) / 2) if x > 0 and y > 0 else 1.0
 
 
+def _short(number: float) -> float:
+    """To 24 bits, so that last digits, in which processors differ, are in no expression."""
+    mantissa, power = math.frexp(number)
+    return math.ldexp(round(mantissa * 2**24), power - 24)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Product(Composite):
     """weight·(x∘y) + bias of two registers, feature by feature; `broadcast`: one feature of y multiplies all of x.
@@ -79,7 +85,7 @@ class Product(Composite):
     def planned(self, inputs: Sequence[Box]) -> Product:
         """Where both factors are about as large nothing is changed."""
         scale = balance(inputs[0].size, inputs[1].size)
-        return self if 1 / 4 <= scale <= 4 else replace(self, scale=scale)
+        return replace(self, scale=1.0 if 1 / 4 <= scale <= 4 else scale)
 
     def interval(self, inputs: Box) -> Box:
         x, y = self.split(inputs)
@@ -144,7 +150,7 @@ class ReciprocalRoot(Composite):
         p = 1 / math.sqrt(lo * math.sqrt(least * most))
         largest = p * (1 + q / (1 + math.exp(a)))
         scales = balance(largest**2, hi), balance(largest, most**0.25 / least**0.25)
-        return replace(self, coarse=(p, p * q, a / lo), scales=scales)
+        return replace(self, coarse=(_short(p), _short(p * q), _short(a / lo)), scales=scales)
 
     def with_parts(self, parts: Sequence[Layer]) -> ReciprocalRoot:
         if self.coarse is None:

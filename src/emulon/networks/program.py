@@ -42,8 +42,6 @@ f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
 # An enclosure wider than this part of the distance that it bounds is made again, with more bits: so many, then twice.
 TIGHT, BITS = 0.1, 256
-# Bits of several exact steps: so many in all, and for every step.
-BITS_OF_STEPS, BITS_A_STEP = 192, 4
 # A register enclosed more widely than this part of its range is followed no further.
 LOST = 1e-6
 # Numbers of a register that are audited together, and rows of the input that statistics are of.
@@ -325,10 +323,8 @@ class NetworkRun(Run):
 
         Claim: no output is farther from the exact one than the bound. The enclosure follows the exact network from the
         exact input, so that nothing has to be known of how errors grow; where balls of one float are too wide, those of
-        twice the precision are asked, and where many layers make these too wide, Arb with more bits.
+        twice the precision are asked, and where many layers or steps make these too wide, Arb with more bits.
         """
-        if self.program.steps != 1:
-            return Certificate({"distance to exact": self._by_arb(slice(None))}, f64, scope="run")
         # What is too wide for one row is not tried on the others.
         kinds = [FLOAT_BALLS, BALLS] if math.isfinite(self._within(slice(1), FLOAT_BALLS)[0]) else [BALLS]
         distance, radius = 0.0, 0.0
@@ -345,21 +341,19 @@ class NetworkRun(Run):
             found = self._within(rows, kind)
             if math.isfinite(found[0]):
                 return found
-        return self._by_arb(rows), 0.0
-
-    def _by_arb(self, rows: slice) -> float:
-        steps = self.program.steps
-        bits = BITS if steps == 1 else BITS_OF_STEPS + BITS_A_STEP * steps
-        return distance_by_arb(self.program.layers, self.inputs[rows], self.register[rows], bits, steps)
+        layers, steps = self.program.layers, self.program.steps
+        return distance_by_arb(layers, self.inputs[rows], self.register[rows], BITS, steps), 0.0
 
     def _within(self, rows: slice, arithmetic: Arithmetic) -> tuple[float, float]:
         """How far these rows may be from the exact ones, and the radius in it; infinite where that is much of it."""
-        registers = [arithmetic.of(self.inputs[rows])]
-        for phase in self.program.phases:
-            exact = phase.layer.evaluate(beside(phase.layer.reads, registers, arithmetic), arithmetic)
-            if exact.radius.numel() and not exact.radius.max().item() <= LOST * phase.ranges.output.size:
-                return math.inf, math.inf  # NaN, too
-            registers.append(exact)
+        exact = arithmetic.of(self.inputs[rows])
+        for _ in range(self.program.steps):
+            registers = [exact]
+            for phase in self.program.phases:
+                exact = phase.layer.evaluate(beside(phase.layer.reads, registers, arithmetic), arithmetic)
+                if exact.radius.numel() and not exact.radius.max().item() <= LOST * phase.ranges.output.size:
+                    return math.inf, math.inf  # NaN, too
+                registers.append(exact)
         off, wide = (part.nan_to_num(nan=math.inf) for part in (exact.distance_from(self.register[rows]), exact.radius))
         distance, radius = (part.max().item() if part.numel() else 0.0 for part in (off, wide))
         return (distance, radius) if radius <= TIGHT * distance else (math.inf, math.inf)

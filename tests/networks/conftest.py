@@ -1,22 +1,36 @@
 """Small networks, compiled once, and one frozen interpreter for all of them and for three algorithms."""
 
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import jaxtyping
 import pytest
 import small_networks
 from small_networks import Case
 from torch import Tensor
 
-from emulon import Interpreter
+from emulon import Interpreter, compile_network
 from emulon.interpreter import Program
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Without type checks, which make the search for grids several times slower."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")
 def warm() -> None:
-    """What is searched for is in the cache, left there by another process."""
-    subprocess.run([sys.executable, str(Path(__file__).with_name("small_networks.py"))], check=True)
+    """What is searched for, and takes long, is in the cache."""
+    with unchecked():
+        small_networks.compiled()
+        for make in (small_networks.two_norms, small_networks.one_norm, small_networks.learner):
+            network, x = make()
+            compile_network(network, data=x)
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +44,9 @@ def regression() -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture(scope="session")
-def algorithms(warm: None, regression: tuple[Tensor, Tensor]) -> list[Program]:
-    return small_networks.algorithms(*regression)
+def algorithms(regression: tuple[Tensor, Tensor]) -> list[Program]:
+    with unchecked():
+        return small_networks.algorithms(*regression)
 
 
 @pytest.fixture(scope="session")

@@ -42,9 +42,10 @@ def small_encoder() -> nn.Module:
     return nn.TransformerEncoderLayer(4, 2, 6, batch_first=True, norm_first=True).eval().double()
 
 
-def small_learner() -> Standard:
+def learner() -> tuple[Standard, Tensor]:
     torch.manual_seed(0)
-    return Standard(3, 1, 7, width=4, heads=2, layers=1, init=0.5)
+    made = Standard(3, 1, 7, width=4, heads=2, layers=1, init=0.5)
+    return made, made._prompt(random(6, 4, 2), random(6, 4)[:, :3]).double()
 
 
 def two_norms() -> tuple[nn.Module, Tensor]:
@@ -56,6 +57,14 @@ def two_norms() -> tuple[nn.Module, Tensor]:
 
 def one_norm() -> tuple[nn.Module, Tensor]:
     return nn.LayerNorm(6).double(), random(40, 6)
+
+
+def trained_norm() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(1)
+    module = nn.BatchNorm1d(3)
+    module.running_mean.normal_()
+    module.running_var.uniform_(0.1, 3.0)
+    return module.double().eval(), random(8, 3)
 
 
 def compiled() -> dict[str, Case]:
@@ -72,14 +81,3 @@ def algorithms(x: Tensor, y: Tensor) -> list[Program]:
 def regression() -> tuple[Tensor, Tensor]:
     x = random(12, 3)
     return x, (x @ x.new_tensor([1.0, -0.5, 0.2])).sign()
-
-
-if __name__ == "__main__":
-    # Type checks make the search for grids several times slower: this process has none, and leaves them in the cache.
-    compiled()
-    algorithms(*regression())
-    compile_network(small_encoder(), data=random(6, 3, 4))
-    for network, x in (two_norms(), one_norm()):
-        compile_network(network, data=x)
-    xs, ys = random(6, 4, 2), random(6, 4)
-    compile_network(small_learner(), data=small_learner()._prompt(xs, ys[:, :3]).double(), margin=0.5)

@@ -198,9 +198,8 @@ def _require_claims(phase: NetworkPhase) -> None:
     written = layer.exact(zeros(1, 1, len(phase.ranges.inputs.lo))).shape[-1]
     if written != len(box.lo) or not written or bool((box.lo > box.hi).any()):
         raise ValueError(f"{layer.name} writes {written} numbers, and has {len(box.lo)} ranges, or empty ones")
-    if isinstance(layer, Attention):
-        if known is None or not all(0 <= most < math.inf for most in vars(known).values()):
-            raise ValueError(f"{layer.name} has no ranges of attention")
+    if known is not None and not all(0 <= most < math.inf for most in vars(known).values()):
+        raise ValueError(f"{layer.name} has no ranges of attention")
     if not isinstance(phase, FunctionPhase):
         return
     softmax, (lo, hi) = phase.softmax, phase.ranges.inputs.ends

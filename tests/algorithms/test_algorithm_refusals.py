@@ -16,7 +16,6 @@ from emulon.algorithms import (
     LogisticRegression,
     Loss,
     NewtonLeastSquares,
-    PoissonRegression,
     huber,
     quantile,
     squared,
@@ -35,22 +34,6 @@ def test_data_that_is_not_finite():
 def test_queries_of_the_wrong_shape_are_refused(query):
     with pytest.raises(BadShape, match=r"x_query has shape .* wanted \(2\) or \(queries, 2\)"):
         LinearRegression().predict(X, Y, query)
-
-
-@pytest.mark.parametrize("name", ["logistic_regression", "squared_hinge", "perceptron"])
-@pytest.mark.parametrize("label", [0.0, 2.0])
-def test_labels_other_than_plus_and_minus_one_are_refused(name, label):
-    labels = Y.clone()
-    labels[0] = label
-    with pytest.raises(OutOfDomain, match=r"labels −1 and \+1; map the classes first"):
-        ALGORITHMS[name]().run(X, labels)
-
-
-def test_negative_counts_are_refused():
-    counts = Y.clone()
-    counts[0] = -2
-    with pytest.raises(OutOfDomain, match="counts cannot be negative, got -2"):
-        PoissonRegression().run(X, counts)
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,6 @@ def test_the_default_step_never_increases_the_objective(loss: Loss, seed: int, s
     assert values[-1] < values[0] or l1 > 0
 
 
-def test_momentum_reaches_the_minimum_of_badly_scaled_least_squares_sooner():
-    x, y = dataset(squared(), seed=4, samples=30)
-    x = x * torch.tensor([1.0, 0.3, 0.1], dtype=torch.float64)
-    best = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
-    plain, heavy = (GradientDescent(squared(), steps=300, momentum=m).run(x, y) for m in (0.0, 0.8))
-    assert (heavy - best).norm() < 1e-6 < (plain - best).norm()
-
-
 @settings(max_examples=50)
 @given(v=st.lists(st.floats(-10, 10), min_size=1, max_size=5), threshold=st.floats(0, 5), candidate=st.floats(-10, 10))
 def test_soft_threshold_is_the_proximal_map_of_the_l1_norm(v: list[float], threshold: float, candidate: float):

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from construction_cases import exact_head, exact_map, exact_step, f64, generator, gradient_step, residual_map
+from construction_cases import exact_map, exact_step, f64, generator, gradient_step, residual_map
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -103,59 +103,6 @@ def test_gradient_steps_keep_their_promise(case, domain, seed, edge):
     module.certificate.verify(module(x, y, w), exact_step(as_loss(name), x, y, w, 0.1, l2))
 
 
-HEADS = [(HeadInTokens, 1e-6, f64), (HeadInEmbedding, 1e-6, f64), (HeadInTokens, 0.1, f32), (HeadInEmbedding, 0.1, f32)]
-
-
-@lru_cache
-def built_head(cls, tolerance, dtype, tokens, features, width):
-    return cls(tokens, features, width, 3.0, tolerance, dtype=dtype)
-
-
-@OFTEN
-@given(
-    st.sampled_from(HEADS),
-    st.sampled_from([(2, 1, 1), (5, 3, 2), (30, 2, 4)]),
-    st.integers(0, 10**6),
-    st.sampled_from(["random", "edge", "cancel"]),
-)
-def test_heads_keep_both_promises(case, sizes, seed, how):
-    (cls, tolerance, dtype), (tokens, features, width) = case, sizes
-    module, g = built_head(cls, tolerance, dtype, tokens, features, width), generator(seed)
-    x = torch.rand(tokens, features, generator=g, dtype=f64) * 2 - 1
-    weights = [torch.rand(width, features, generator=g, dtype=f64) * 2 - 1 for _ in range(3)]
-    if how != "random":
-        x, weights = x.sign(), [w.sign() for w in weights]
-    if how == "cancel" and features > 1:
-        x[:, 1], weights = -x[:, 0], [w * w[:, :1].sign() for w in weights]
-    # As far out as the bound and the cancellation allow.
-    scale = min(3 / (x @ w.mT).abs().max().clamp(min=1e-9) for w in weights)
-    scale = min(scale, *(12 / (x.abs() @ w.abs().mT).max() for w in weights)) * (1 - 1e-6)
-    x, *weights = (part.to(dtype) for part in (x, *(w * scale for w in weights)))
-    out, target = module(x, *weights), exact_head(x, *weights)
-    module.certificate.verify(out, target)
-    module.audit(x, *weights).verify(out, target)
-
-
-@SELDOM
-@given(st.sampled_from([(1e-8, f64), (1e-2, f32)]), st.integers(0, 10**6))
-def test_linear_layers_keep_their_promise_where_their_grid_is_worst(case, seed):
-    tolerance, dtype = case
-    layer = built_layer(tolerance, dtype)
-    s = worst_argument(layer.f)
-    g = generator(seed)
-    x = torch.randn(4, 3, generator=g, dtype=f64)
-    theta = torch.randn(2, 3, generator=g, dtype=f64)
-    theta = theta * (abs(s) / (x @ theta.mT).abs().max())
-    theta = (theta * min(1.0, 19.99 / (x.abs() @ theta.abs().mT).max().item())).to(dtype)
-    x = x.to(dtype)
-    layer.certificate.verify(layer(x, theta), x.double() @ theta.double().mT)
-
-
-@lru_cache
-def built_layer(tolerance, dtype=f64):
-    return LinearLayer(4, 3, 2, 5.0, tolerance, dtype=dtype)
-
-
 def ratios():
     """bound/observed on data aimed at the worst point, where interpolation rules."""
     found = {}
@@ -172,7 +119,7 @@ def ratios():
     module = gradient_step("squared", 1e-4, 0.0, 0.0, DOMAINS[0], 0.1)
     x, y, w = aimed(DOMAINS[0], worst_argument(module.f), f64, False)
     found["step"] = module, module(x, y, w) - exact_step(as_loss("squared"), x, y, w, 0.1)
-    layer = built_layer(1e-4)
+    layer = LinearLayer(4, 3, 2, 5.0, 1e-4)
     s = worst_argument(layer.f)
     x, theta = torch.full((4, 3), s / 3, dtype=f64), torch.ones(2, 3, dtype=f64)
     found["layer"] = layer, layer(x, theta) - x @ theta.mT

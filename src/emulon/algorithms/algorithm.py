@@ -22,12 +22,31 @@ FloatInputs = Float[Tensor, "*batch samples features"]
 FloatTargets = Float[Tensor, "*batch samples"]
 Weights = Float[Tensor, "*batch features"]
 Queries = Real[Tensor, "*query"]
+FloatQueries = Float[Tensor, "*batch queries features"]
 Answers = Float[Tensor, "*answers"]
 PerProblem = Float[Tensor, "*batch 1"]
 Scores = Float[Tensor, "*shape"]
 
 
-class Algorithm(ABC):
+class InContextPredictor(ABC):
+    """Predicts from examples, in float64: supplies `answers`, for checked data and several queries a dataset."""
+
+    @abstractmethod
+    def answers(self, xs: FloatInputs, ys: FloatTargets, queries: FloatQueries) -> Answers:
+        """Predictions (..., queries)."""
+
+    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
+    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
+        """What (xs, ys) say about x_query, (..., features) or (..., queries, features)."""
+        require_data(xs, ys)
+        require_queries(xs, x_query)
+        several = x_query.ndim == xs.ndim
+        queries = x_query.double() if several else x_query.double().unsqueeze(-2)
+        answers = self.answers(xs.double(), ys.double(), queries)
+        return answers if several else answers.squeeze(-1)
+
+
+class Algorithm(InContextPredictor):
     """The exact reference that everything else is compared with. It computes in float64, whatever it is given.
 
     An algorithm supplies `weights_in_turn`, and `mean_response` where a prediction is not w·x itself. There is no
@@ -54,15 +73,9 @@ class Algorithm(ABC):
         """All weights, the initial ones included: steps + 1 of them."""
         return _finite(torch.stack(list(self.weights_in_turn(x, y)), dim=-2))
 
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
-        """What the weights learned from (xs, ys) say about x_query, (..., features) or (..., queries, features)."""
-        weights = self.run(xs, ys)
-        require_queries(xs, x_query)
-        several = x_query.ndim == xs.ndim
-        queries = x_query.double() if several else x_query.double().unsqueeze(-2)
-        scores = (queries @ weights.unsqueeze(-1)).squeeze(-1)
-        return self.mean_response(scores if several else scores.squeeze(-1))
+    def answers(self, xs: FloatInputs, ys: FloatTargets, queries: FloatQueries) -> Answers:
+        """Of the weights learned from (xs, ys)."""
+        return self.mean_response((queries @ self.run(xs, ys).unsqueeze(-1)).squeeze(-1))
 
 
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm")

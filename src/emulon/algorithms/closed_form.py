@@ -16,16 +16,18 @@ from emulon.algorithms.algorithm import (
     ALGORITHMS,
     Algorithm,
     Answers,
+    FloatInputs,
+    FloatQueries,
+    FloatTargets,
+    InContextPredictor,
     Inputs,
-    Queries,
     Targets,
     Weights,
     require_data,
-    require_queries,
     require_steps,
 )
 from emulon.certify.domain import largest_eigenvalue
-from emulon.core.arrays import accepts_arraylike, as_tensor
+from emulon.core.arrays import as_tensor
 from emulon.core.errors import EmulonError
 
 
@@ -257,30 +259,23 @@ def interpolate(
 
 
 @dataclass(frozen=True)
-class Zero:
+class Zero(InContextPredictor):
     """Predicts 0."""
 
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
-        require_data(xs, ys)
-        require_queries(xs, x_query)
-        return x_query.double().new_zeros(x_query.shape[:-1])
+    def answers(self, xs: FloatInputs, ys: FloatTargets, queries: FloatQueries) -> Answers:
+        return queries.new_zeros(queries.shape[:-1])
 
 
 @dataclass(frozen=True)
-class PreviousTarget:
+class PreviousTarget(InContextPredictor):
     """Predicts the target of the last example."""
 
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
-        require_data(xs, ys)
-        require_queries(xs, x_query)
-        last = ys.double()[..., -1]
-        return last.unsqueeze(-1).expand(x_query.shape[:-1]) if x_query.ndim == xs.ndim else last
+    def answers(self, xs: FloatInputs, ys: FloatTargets, queries: FloatQueries) -> Answers:
+        return ys[..., -1:].expand(queries.shape[:-1])
 
 
 @dataclass(frozen=True)
-class NearestNeighbours:
+class NearestNeighbours(InContextPredictor):
     """The mean target of the `neighbours` nearest examples (of all, while there are fewer).
 
     `weighted` weighs them by 1/distance, as scikit-learn's weights="distance"; an example at the query decides alone.
@@ -298,19 +293,12 @@ class NearestNeighbours:
         if self.neighbours < 1:
             raise EmulonError(f"neighbours must be at least 1, got {self.neighbours}")
 
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
-    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
-        """x_query is (..., features) or (..., queries, features)."""
-        require_data(xs, ys)
-        require_queries(xs, x_query)
-        several = x_query.ndim == xs.ndim
-        queries = x_query.double() if several else x_query.double().unsqueeze(-2)
-        distance = torch.cdist(queries, xs.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    def answers(self, xs: FloatInputs, ys: FloatTargets, queries: FloatQueries) -> Answers:
+        distance = torch.cdist(queries, xs, compute_mode="donot_use_mm_for_euclid_dist")
         near = distance.topk(min(self.neighbours, xs.shape[-2]), largest=False)
-        targets = ys.double().unsqueeze(-2).expand(*distance.shape).gather(-1, near.indices)
+        targets = ys.unsqueeze(-2).expand(*distance.shape).gather(-1, near.indices)
         weights = inverse_distance(near.values) if self.weighted else torch.ones_like(targets)
-        answers = (weights * targets).sum(dim=-1) / weights.sum(dim=-1)
-        return answers if several else answers.squeeze(-1)
+        return (weights * targets).sum(dim=-1) / weights.sum(dim=-1)
 
 
 def inverse_distance(distance: Float[Tensor, "... neighbours"]) -> Float[Tensor, "... neighbours"]:
@@ -320,7 +308,7 @@ def inverse_distance(distance: Float[Tensor, "... neighbours"]) -> Float[Tensor,
 
 
 @dataclass(frozen=True, eq=False)
-class TaskMixture:
+class TaskMixture(InContextPredictor):
     """E(y | examples) where w is one of `vectors`, each as likely as the others, and y = w·x + noise·ε.
 
     The posterior of a vector is in proportion to exp(−‖Xw − y‖²/(2·noise²)), and the answer is its mean of w·x: what
@@ -340,13 +328,8 @@ class TaskMixture:
         if not 0 < self.noise < math.inf:
             raise EmulonError(f"a mixture of tasks needs a noise that is positive and finite, got {self.noise}")
 
-    @accepts_arraylike("xs", "ys", "x_query", like="x_query")
-    def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
-        """x_query is (..., features) or (..., queries, features)."""
-        require_data(xs, ys)
-        require_queries(xs, x_query)
+    def answers(self, xs: FloatInputs, ys: FloatTargets, queries: FloatQueries) -> Answers:
         vectors: Tensor = self.vectors.to(xs.device)
-        left = (xs.double() @ vectors.mT - ys.double().unsqueeze(-1)).square().sum(dim=-2)
+        left = (xs @ vectors.mT - ys.unsqueeze(-1)).square().sum(dim=-2)
         posterior = torch.softmax(left / (-2 * self.noise**2), dim=-1)
-        said = x_query.double() @ vectors.mT
-        return (said * (posterior.unsqueeze(-2) if x_query.ndim == xs.ndim else posterior)).sum(dim=-1)
+        return (queries @ vectors.mT * posterior.unsqueeze(-2)).sum(dim=-1)

@@ -86,6 +86,11 @@ def closest(build: Callable[[Accuracy], Built], accuracy: Accuracy) -> tuple[flo
     raise refused
 
 
+def best(build: Callable[[Accuracy], Built], accuracy: Accuracy) -> Built:
+    """As exact as was asked for, or else as exact as the dtype allows."""
+    return build(accuracy) if accuracy.tolerance is None else closest(build, accuracy)[1]
+
+
 def promised(build: Callable[[Accuracy], Built], accuracy: Accuracy, what: str) -> Built:
     """`build(accuracy)`, or a refusal that names a tolerance at which it really succeeds."""
     if accuracy.tolerance is None or not accuracy.tolerance > 0 or accuracy.points is not None:

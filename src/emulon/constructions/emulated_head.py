@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from emulon.attention import Head
 from emulon.certify import Certificate, rounding
 from emulon.certify.certificate import CertifiedModule
 from emulon.certify.rounding import shifted_average
-from emulon.constructions.accuracy import Accuracy, Inputs, Rows, Way, aligned, checked_to, closest, rounded_up
+from emulon.constructions.accuracy import Accuracy, Inputs, Rows, Way, aligned, best, checked_to, rounded_up
 from emulon.constructions.linear_layer import CANCELLATION, LinearLayer, require_products, require_sizes, with_room
 from emulon.constructions.truncated_linear import RowHeads, SharpGrid
 from emulon.core.errors import EmulonError, ToleranceTooTight
@@ -115,13 +115,6 @@ def require_one(**options: int | float | None) -> None:
         raise EmulonError(f"give exactly one of {names}")
 
 
-class BestLinearLayer(LinearLayer):
-    """As exact as was asked for, or else as exact as the dtype allows."""
-
-    def _made(self, build: Callable[[Accuracy], Approximation], accuracy: Accuracy, what: str) -> Approximation:
-        return build(accuracy) if accuracy.tolerance is None else closest(build, accuracy)[1]
-
-
 class HeadInTokens(EmulatedHead):
     """(x, W_K, W_Q, W_V) ↦ softmax(β·(x W_Qᵀ)(x W_Kᵀ)ᵀ) x W_Vᵀ, the three matrices being tokens of the prompt.
 
@@ -167,9 +160,12 @@ class HeadInTokens(EmulatedHead):
         require_one(tolerance=tolerance, points=points)
         if tolerance is not None:
             tolerance = entry_tolerance(tolerance, bound, width, beta, dtype)
-        self.linear = BestLinearLayer(
-            tokens, features, 3 * width, bound, tolerance, points=points, grid=grid, beta=grid_beta, dtype=dtype
-        )
+
+        def build(asked: Accuracy) -> LinearLayer:
+            options: dict[str, Any] = {"points": points, "grid": grid, "beta": grid_beta, "dtype": dtype}
+            return LinearLayer(tokens, features, 3 * width, bound, asked.tolerance, **options)
+
+        self.linear = best(build, Accuracy(tolerance, points, grid, dtype))
         self.assembled(self.linear.certificate)
 
     def extra_repr(self) -> str:
@@ -252,7 +248,7 @@ class HeadInEmbedding(EmulatedHead):
         def build(asked: Accuracy) -> Approximation:
             return asked.approximate("t", reach, self._rounding_error)
 
-        made = build(accuracy) if accuracy.tolerance is None else closest(build, accuracy)[1]
+        made = best(build, accuracy)
         if made.grid.way == "spectral":
             return made
         # Rarely a linear function is cut into pieces, too.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from emulon.certify.domain import require_scale, require_within
 from emulon.constructions.accuracy import Accuracy, Inputs, Rows, Way, aligned, checked_to, promised
 from emulon.core.errors import EmulonError
 from emulon.expressions import parse
-from emulon.softmax import Approximation, Grid
+from emulon.softmax import Grid
 
 # Σ|θ_k x_k| may exceed |θ·x| by cancellation; up to this factor the certificate covers it.
 CANCELLATION = 4.0
@@ -77,7 +76,7 @@ class ScalarHeads(CertifiedModule):
         self.tokens, self.features, self.width = tokens, features, width
         self.bound = with_room(bound, features, dtype)
         reach = self.bound + checked_to(features, CANCELLATION * self.bound)
-        self.f = self._made(
+        self.f = promised(
             lambda asked: asked.approximate(parse(f), reach, self._rounding_error, beta),
             Accuracy(tolerance, points, grid, dtype),
             f"{f} on entries up to {bound:g}",
@@ -98,9 +97,6 @@ class ScalarHeads(CertifiedModule):
     def extra_repr(self) -> str:
         size = f"tokens={self.length} ({self.f.keys} keys), width={self.slots.width}"
         return f"heads={self.width}, {size}, error {self.certificate}"
-
-    def _made(self, build: Callable[[Accuracy], Approximation], accuracy: Accuracy, what: str) -> Approximation:
-        return promised(build, accuracy, what)
 
     def _rounding_error(self, grid: Grid, deviation: float, size: float) -> float:
         slope, intercept = grid.steepest, grid.highest

@@ -216,10 +216,6 @@ class Learner(nn.Module):
         return interleave(xs.to(device, torch.float32), ys.to(device, torch.float32))
 
 
-if TYPE_CHECKING:
-    from emulon.networks.builder import Builder
-
-
 class Standard(Learner, name="standard"):
     """`layers` different blocks, one after the other.
 

@@ -209,20 +209,21 @@ def test_only_points_hold_weights_in_long_prompts() -> None:
 
 
 def test_series_and_chains_are_checked() -> None:
+    domain = Domain(8, 2, 1.0, 1.0, 0.0)
     ones, zero = torch.ones(8, 2, dtype=f64), torch.zeros(8, 2, dtype=f64)
-    series, chain = LoopedAutoRegression(SMALL, PHI, order=3), LoopedChainOfThought(SMALL, depth=2)
+    series, chain = LoopedAutoRegression(domain, PHI, order=3), LoopedChainOfThought(domain, depth=2)
     chains = ones.unsqueeze(1).expand(8, 3, 2)
     for call, error, line in (
         (lambda: series.predict(zero[:7], loops=3), BadShape, "series"),
         (lambda: series.predict(3 * ones, loops=3), OutOfDomain, "series windows"),
-        (lambda: LoopedAutoRegression(SMALL, PHI, order=4), BadShape, "not 4 vectors"),
+        (lambda: LoopedAutoRegression(domain, PHI, order=4), BadShape, "not 4 vectors"),
         (lambda: chain.predict(chains, ones[:3], loops=1), BadShape, "depth"),
         (lambda: chain.predict(2 * chains, ones[:2], loops=1), OutOfDomain, "chains"),
-        (lambda: LoopedChainOfThought(SMALL, slope=0.0), OutOfDomain, "slope"),
+        (lambda: LoopedChainOfThought(domain, slope=0.0), OutOfDomain, "slope"),
     ):
         with pytest.raises(error, match=line):
             call()
-    assert chain.step_size == 1 / SMALL.largest
+    assert chain.step_size == 1 / domain.largest
     batch = series.predict(torch.stack([zero, 0.1 * ones]), loops=3)
     torch.testing.assert_close(batch[1], series.predict(0.1 * ones, loops=3), rtol=0, atol=1e-9)
 

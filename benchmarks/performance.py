@@ -162,7 +162,7 @@ def step(asked: Any) -> Rows:
         begin = time.process_time()
         steps = program.steps_on(Interpreter.fitting(program), program.loss.template_data(x, y), "fast")
         reading, phase = time.process_time() - begin, steps.gradient
-        assert isinstance(phase, CachedPhase) and phase.segments is not None
+        assert isinstance(phase, CachedPhase) and phase.lazy
         works = _parts_of_step(steps, phase, w)
         taken = rounds(works, 5)
         first = taken[next(iter(works))]
@@ -175,12 +175,12 @@ def step(asked: Any) -> Rows:
 
 
 def _parts_of_step(steps: Any, phase: Any, w: torch.Tensor) -> dict[str, Work]:
-    asked = [phase._asked(*part, w) for part in phase.parts]
+    asked = [phase._residuals(block, w) for block in phase.blocks]
     return {
-        "X·w and Xᵀ·v, part by part": lambda: [(part[0] @ w[0]) @ part[0] for part, _ in phase.parts],
+        "X·w and Xᵀ·v, part by part": lambda: [(block.x[0] @ w[0]) @ block.x[0] for block in phase.blocks],
         "an exponential for every row": lambda: [each.exp() for each in asked],
-        "w·x − y": lambda: [phase._asked(*part, w) for part in phase.parts],
-        "the softmax, by segments": lambda: [phase.segments.read(each) for each in asked],
+        "w·x − y": lambda: [phase._residuals(block, w) for block in phase.blocks],
+        "the softmax, and its sum with x": lambda: phase._summed(phase._plain, w),
         "a whole step": lambda: steps.step(w[0], w[0]),
         "what reading changes, by all keys": lambda: phase._summed(phase._correction, w),
     }

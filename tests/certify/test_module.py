@@ -3,6 +3,7 @@
 import copy
 import functools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,16 +89,13 @@ def test_autocast_is_refused():
                 run()
 
 
-def test_an_interpreter_of_other_numbers_is_refused_until_it_is_certified_anew():
+def test_an_interpreter_of_other_numbers_is_refused():
     program = compile(Ridge(0.1, 2), data=(X, Y))
     interpreter = Interpreter.fitting(program)
-    promised = interpreter.certificate(program).bound
     interpreter.values[3] += 0.5
     for ask in (lambda: interpreter.certificate(program), lambda: interpreter.run(program, X, Y)):
         with pytest.raises(NotCertified, match="withdrawn"):
             ask()
-    interpreter.certify_anew()
-    assert interpreter.certificate(program).bound > 1e5 * promised
 
 
 def test_an_answer_that_is_not_finite_is_no_answer():
@@ -110,11 +108,9 @@ def test_an_answer_that_is_not_finite_is_no_answer():
     assert looped.certificate.bound < 1e-6
     with pytest.raises(OutOfDomain, match="overflowed float32"):
         looped.predict(x, y, query, loops=1)
-    x, y = X.float() * 1e20, Y.float() * 1e20
-    program = compile(Ridge(0.1, 1), data=(x, y), tolerance=1e-2, dtype=torch.float32)
-    assert program.certificate.bound < 1
-    with pytest.raises(OutOfDomain, match="a number overflowed float32 on the way"):
-        Interpreter.fitting(program).run(program, x, y)
+    run = Interpreter.fitting(PROGRAM).run(PROGRAM, X, Y)
+    with pytest.raises(OutOfDomain, match="overflowed float64"):
+        replace(run, iterates=run.iterates * torch.inf)
 
 
 COMPLEX = {

@@ -3,17 +3,15 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from by_hand import GRID, phase
-from library import JUMPS, KINKS, NAMES, case
+from library import KINKS, case
 
 from emulon.algorithms.losses import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, modes, module
-from emulon.interpreter.identity_grid import left_out
-from emulon.interpreter.modes import CachedPhase, Rows, UnitVectorPhase, _flat, unit_vectors
-from emulon.interpreter.phase import PhaseFunction, ValueCoefficients, emulated_scores, function_error
+from emulon.interpreter.modes import CachedPhase, Rows, _flat, unit_vectors
+from emulon.interpreter.phase import ValueCoefficients, certified_lazily, emulated_scores
 
 Programs = dict[str, Program]
 
@@ -25,7 +23,6 @@ def test_quick_reading_in_blocks_gives_what_the_faithful_path_gives(name: str, p
     faithful = own.run(program, c.x, c.y, mode="reference").weights
     monkeypatch.setattr(module, "FEW", 0)
     monkeypatch.setattr(modes, "SCORES", 7 * len(program.gradient.grid))
-    monkeypatch.setattr(modes, "LAZY", 33 * c.x.shape[-1])
     fast = own.run(program, c.x, c.y)
     exact = replace(c.algorithm, steps=3, step_size=program.step_size).run(c.x, c.y)
     # All numbers are read otherwise than on the faithful path: rather better, and at a kink that is seen.
@@ -79,7 +76,7 @@ def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dty
 
 def test_a_factor_and_its_negative_are_read_once():
     factors = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], dtype=torch.float64)
-    shared, apart = Rows.of(factors, odd=True), Rows.of(factors, odd=False)
+    shared, apart = Rows.of(factors), Rows.of(factors, signed=True)
     assert len(shared.sizes) == 3 and not shared.plain
     torch.testing.assert_close(shared.signs @ shared.sizes, factors, rtol=0, atol=0)
     assert torch.equal(apart.sizes, factors) and apart.plain
@@ -108,11 +105,11 @@ def test_a_proximal_phase_of_one_sample_answers_as_one_of_all_unit_vectors(toget
     monkeypatch.setattr(module, "FEW", 1 << 12)
     own, phase = Interpreter.fitting(program), program.proximal
     w = torch.linspace(-0.9, 0.9, 12, dtype=torch.float64).reshape(3, 4) * phase.domain.w
-    one = UnitVectorPhase(own, phase, unit_vectors(w.new_ones(1)))
+    c = case("lasso")
+    steps = program.steps_on(own, program.loss.template_data(c.x, c.y), "fast")
     every = CachedPhase(own, phase, unit_vectors(w))
-    state = phase.values.shrink * w
-    found, wanted = one.apply(w, state), every.apply(w, state)
-    assert found.shape == w.shape and len(one.blocks) == 1 and one.blocks[0].keys.numel() <= len(phase.grid)
+    found, wanted = steps._shrunk(w), every.apply(w, phase.values.shrink * w)
+    assert found.shape == w.shape and steps.proximal.blocks[0].keys.numel() <= len(phase.grid)
     torch.testing.assert_close(found, wanted, rtol=0.0, atol=5e-9)
     threshold = program.step_size * program.descent.l1
     exact = w.sign() * (w.abs() - threshold).clamp(min=0)
@@ -132,7 +129,7 @@ def test_what_reading_changes_is_added_to_the_softmax_of_the_numbers_alone(name,
         monkeypatch.setattr(Interpreter, "read_quickly", lambda self, s: s + off * torch.sin(7 * s))
     data = program.loss.template_data(c.x, c.y)
     lazy, plain = (CachedPhase(own, program.gradient, data, lazy=lazy) for lazy in (True, False))
-    assert lazy.segments is not None and plain.segments is None
+    assert lazy.lazy and not plain.lazy
     w = 0.9 * c.algorithm.run(c.x, c.y)
     # A gate's scores are so large that forming them rounds more.
     allowed = 1e-9 if name in KINKS else 1e-13
@@ -151,47 +148,18 @@ def test_what_reading_changes_is_computed_anew_where_the_state_has_moved(program
         assert (phase.corrected is not before) == anew, moved
 
 
-def test_a_phase_is_read_by_segments_only_where_that_is_within_its_certificate(programs: Programs, monkeypatch):
-    """Of ridge, without its outer keys: emulation, rounding of w·x − y and of weights, keys left out, sums."""
+def test_a_phase_is_lazy_only_where_that_is_within_its_certificate(programs: Programs, monkeypatch):
+    """Of ridge: emulation, rounding of w·x − y, of scores and of weights, and sums."""
     program = programs["ridge"]
     line, gradient = Interpreter.fitting(program).identity, program.gradient
     grid, domain, proved, u = gradient.grid, gradient.domain, gradient.proved, 2.0**-53
-    own = np.ones(len(grid), dtype=bool)
-    own[[0, -1]] = False
-    function = PhaseFunction(gradient, line)
-
-    def gamma(count: int) -> float:
-        return count * u / (1 - count * u)
-
-    for delta in (1e-15, 1e-8):
-        lost = left_out(grid.numbers, -1e-3, 1e-3, own)
-        moved = emulated_scores(gradient, line) * (1 + gamma(len(grid) + 32)) + delta
-        moved += gamma(domain.features + 3) * grid.steepest * domain.absolute
-        size = min(proved.size + proved.deviation + lost, grid.largest)
-        needed = min(moved * grid.largest, math.exp(moved) * math.expm1(moved) * (proved.deviation + lost)) + 2 * lost
-        needed += (2 * gamma(len(grid) - 2 + 8 + 2) + u) * size
-        for room, enough in ((1 + 1e-9, True), (1 - 1e-9, False)):
-            monkeypatch.setattr("emulon.interpreter.phase.function_error", lambda *_, bound=needed * room: bound)
-            assert function.certified(-1e-3, 1e-3, own, delta) == enough
+    moved = 1.00000001 * (emulated_scores(gradient, line) + (domain.features + 3) * u * grid.steepest * domain.absolute)
+    moved += 4 * u * (grid.steepest * domain.residual + grid.highest) + (4 + 64) * u
+    needed = moved * (1 + 1.5 * moved) * proved.deviation
+    needed += (2 * (len(grid) + 2) + 1) * u * (proved.size + proved.deviation)
+    for room, enough in ((1 + 1e-3, True), (1 - 1e-3, False)):
+        monkeypatch.setattr("emulon.interpreter.phase.function_error", lambda *_, bound=needed * room: bound)
+        assert certified_lazily(gradient, line) == enough
     monkeypatch.setattr("emulon.interpreter.phase.function_error", lambda *_: math.inf)
-    assert not function.certified(-1e-3, 1e-3, own, 1.0)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in JUMPS])
-def test_segments_of_a_phase_follow_each_other_and_read_what_its_certificate_says(name: str, programs: Programs):
-    program = programs[name]
-    line = Interpreter.fitting(program).identity
-    for each in program.phases:
-        known, reach = PhaseFunction(each, line).segments, each.domain.residual
-        if known is None:
-            assert name in KINKS
-            continue
-        edges = [one.lo for one in known.known] + [known.known[-1].hi]
-        assert edges == sorted(edges) and edges[0] == (0.0 if known.odd else -reach) and edges[-1] == reach
-        near = torch.tensor([edge + side for edge in edges for side in (-1e-9, 0.0, 1e-9)], dtype=torch.float64)
-        near = torch.cat([near, -near])
-        s = torch.cat([torch.linspace(-reach, reach, 4001, dtype=torch.float64), near.clamp(-reach, reach)])
-        grid = each.grid
-        by_all = torch.softmax(torch.outer(s, grid.slopes) + grid.intercepts, dim=-1) @ grid.values
-        allowed = function_error(each, line, each.proved.deviation, each.proved.size)
-        assert (known.read(s) - by_all).abs().max() <= min(allowed, 1e-8)
+    monkeypatch.setattr("emulon.interpreter.phase.emulated_scores", lambda *_: 1.0)
+    assert not certified_lazily(gradient, line)

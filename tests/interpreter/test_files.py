@@ -221,12 +221,15 @@ FORGED_INTERPRETERS = {
     "wide": (set_fact("capacity", "width", to=10**7), "not of the width it says"),
     "no such dtype": (set_fact("dtype", to="torch.float16"), "is not whole"),
     "a missing tensor": (lambda facts, tensors: tensors.pop("values"), "is not whole"),
-    "not a number": (lambda facts, tensors: tensors["values"].fill_(torch.nan), "none of ours"),
-    "far off": (lambda facts, tensors: tensors["intercepts"].mul_(1e300), "none of ours"),
+    "not a number": (lambda facts, tensors: tensors["values"].fill_(torch.nan), "is not that of an interpreter"),
+    "far off": (lambda facts, tensors: tensors["intercepts"].mul_(1e300), "is not that of an interpreter"),
     "a fact more": (set_fact("tau", to=1.0), "tau is not what is read of it"),
     "another reach": (set_fact("capacity", "reach", by=0.99), "capacity is not what is read of it"),
     "a tensor more": (lambda facts, tensors: tensors.update(more=torch.zeros(1)), "holds more, which is not read"),
-    "another layer": (lambda facts, tensors: tensors["assemble.w_q"].mul_(2), "not the identity"),
+    "another layer": (
+        lambda facts, tensors: tensors["assemble.w_q"].mul_(2),
+        "assemble.w_q in .* is not that of an interpreter",
+    ),
 }
 
 
@@ -244,13 +247,6 @@ def test_an_interpreter_that_is_none_is_refused_at_once(what: str, pair: tuple[P
     start = time.process_time()
     refused(words, load_interpreter, tmp_path / "interpreter", EmulonError)
     assert time.process_time() - start < 1
-
-
-def test_an_interpreter_that_rounds_otherwise_is_certified_anew(pair: tuple[Path, Path], tmp_path: Path):
-    forged(pair[0], tmp_path / "other", lambda facts, tensors: tensors["values"].mul_(1 + 1e-9), "interpreter")
-    other, program = load_interpreter(tmp_path / "other"), load_program(pair[1])
-    assert other.sha256 != load_interpreter(pair[0]).sha256
-    assert other.certificate(program).bound > 2 * load_interpreter(pair[0]).certificate(program).bound
 
 
 def test_a_header_that_is_none_is_refused(pair: tuple[Path, Path], tmp_path: Path):

@@ -76,18 +76,14 @@ def test_both_paths_give_one_answer(name: str, programs: Programs, interpreter: 
     torch.testing.assert_close(faithful, fast, rtol=0.0, atol=1e-8 if name in KINKS else 1e-12)
 
 
-@pytest.mark.parametrize("mode", ["fast", "reference"])
-def test_a_changed_number_of_the_frozen_grid_changes_the_answer(mode: str, programs: Programs):
+def test_a_changed_number_of_the_frozen_grid_withdraws_its_certificates(programs: Programs):
     c, program = case("ridge"), programs["ridge"].changed(steps=2)
     interpreter = Interpreter.fitting(program)
-    before, sha256 = interpreter.run(program, c.x, c.y, mode=mode).weights, interpreter.sha256
+    sha256 = interpreter.sha256
     interpreter.values[len(interpreter.values) // 2] += 1e-6
-    with pytest.raises(NotCertified, match="its certificate is withdrawn"):
-        interpreter.run(program, c.x, c.y, mode=mode)
-    interpreter.certify_anew()
-    after = interpreter.run(program, c.x, c.y, mode=mode).weights
-    assert (after - before).abs().min() > 1e-12
     assert interpreter.sha256 != sha256
+    with pytest.raises(NotCertified, match="its certificate is withdrawn"):
+        interpreter.run(program, c.x, c.y)
 
 
 @pytest.mark.parametrize("name", ["ridge", "logistic_regression", "poisson_regression"])

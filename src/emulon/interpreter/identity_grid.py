@@ -5,8 +5,15 @@ piecewise instead: a soft grid around zero and soft grids for magnitudes eight t
 so that its error grows with the number, as a floating-point number's does. It is odd, and a longer grid is a shorter
 one with more pieces at both ends.
 
-Its numbers are the same on every machine: they are computed in ball arithmetic, in integers that is, far beyond the
-last place that is kept. No BLAS, no vectorised exp has a part in them.
+Its numbers, and proofs of what they do, are shipped beside this file: the same on every machine, and no ball arithmetic
+is needed to make an interpreter. `tests/interpreter/identity_grid_maker.py` makes them, the tests make and prove them
+again, and `emulon check` believes none.
+
+Of all its keys those are read that have non-negligible weight where the number is. Around a junction keys of two pieces
+matter, and their softmax is computed directly. Between two junctions only those of one piece do. Their slopes are
+equally spaced but for rounding, a_r = a_0 + r·θ, so that with z = e^{θ(s − c)} the average is a quotient of two
+polynomials, Σ_r C_r v_r zʳ / Σ_r C_r zʳ, C_r = e^{(a_r − a_0)·c + b_r}: one exponential in place of a hundred, and no
+large scores that would have to cancel.
 """
 
 from __future__ import annotations
@@ -14,48 +21,50 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from emulon.certify import rounding
 from emulon.certify.interpolation import NEGLIGIBLE, Interpolation, Keys, deficits, prove
 from emulon.certify.rounding import shifted_average
+from emulon.core.arrays import at_a_time
 from emulon.core.errors import OutOfDomain
-from emulon.core.files import write_json
 from emulon.expressions import parse
-from emulon.expressions.evaluation import ball_arithmetic
 from emulon.softmax.grid import Grid
-
-if TYPE_CHECKING:
-    from emulon.interpreter.segments import Segments
 
 INNER = 32.0
 GROWTH = 8.0
-# Beyond this, the error of a line in float64 is as large as the number.
-LONGEST = 2.0**40
+# Beyond this, the error of a line in float64 is as large as the number: 32·8^OCTAVES is the first reach above.
+LONGEST, OCTAVES = 2.0**40, 12
 # How far beyond a seam both neighbours are fitted, as a part of the magnitude at which the shorter one begins.
 OVERLAP = 0.08
-# (keys, softness βh², half the interval in units of h) of the piece around zero and of all others: the cheapest of
-# `Spectral`'s search in its time, kept since, for a frozen module is not searched for anew.
-SHAPES = {
-    torch.float64: ((32, 0.25, 7.68), (32, 0.225, 7.68)),
-    torch.float32: ((32, 0.225, 12.0), (24, 0.1375, 5.34)),
-}
-# Bits of the arithmetic that makes the line; the ridge, relative to the weights' own size, that keeps values modest.
-PRECISION, RIDGE = 320, 1e-31
 # Non-zero entries of a row of W times a token, at most: −η·value + η·fixed, or three states.
 TERMS = 3
 # In log weight: keys that far below another throughout cannot matter, each weighing less than 1e-20.
 MATTERS = 46.0625
 
+# Powers of z that are multiplied out: all of a short polynomial; of a longer one coefficients are taken so many at a
+# time.
+SHORT, POWERS = 16, 8
+# Numbers that are read at a time: their powers stay in cache, and in memory that the allocator keeps.
+TOGETHER = 1 << 14
+# Digits that coefficients are computed with; the part of a dtype's exponents that powers of z may take up.
+DIGITS, EXPONENTS = 60, 0.85
+
 SHIPPED = Path(__file__).with_suffix(".json")
-LONGEST_SHIPPED = 6
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -65,18 +74,10 @@ class IdentityGrid:
     grid: Grid
     reaches: tuple[float, ...]
     errors: tuple[float, ...]
-    interpolation: tuple[float, ...]
 
     @property
     def reach(self) -> float:
         return self.reaches[-1]
-
-    @cached_property
-    def segments(self) -> Segments | None:
-        """The line as it is read quickly, where it can be."""
-        from emulon.interpreter.segments import Segments  # which are made of lines
-
-        return Segments.of(self)
 
     def error(self, magnitude: float, terms: int = TERMS, absolute: float = 0.0) -> float:
         """A bound on |F(s) − s| for all |s| ≤ magnitude, in the line's dtype.
@@ -97,19 +98,64 @@ class IdentityGrid:
         Claim: keys that are left out change an average by at most Σ e^{−deficit}·|v_r − F|: each has a share of at most
         e^{−deficit}.
         """
-        numbers = self.grid.numbers
-        largest = float(np.abs(numbers.values[own]).max())
-        off = ErrorBound(delta, int(own.sum()) + 8, largest, left_out(numbers, lo, hi, own))
-        return all(
-            off.error(proved_between(numbers, *band), min(hi, band[1]), self.grid.dtype) <= self.error(band[1])
-            for band in bands(len(self.reaches) - 2)
-            if band[0] < hi and lo < band[1]
-        )
+        numbers, terms = self.grid.numbers, int(own.sum()) + 8
+        values = np.abs(numbers.values)
+        largest = float(values[own].max())
+        lost = 1.01 * float(np.exp(-deficits(numbers, lo, hi)[~own]) @ (values[~own] + largest))
+        for start, end in bands(len(self.reaches) - 2):
+            if start < hi and lo < end:
+                known = proved_between(numbers, start, end)
+                if not averaging_error(known, min(hi, end), delta, terms, largest, lost, self.grid.dtype) <= self.error(
+                    end
+                ):
+                    return False
+        return True
+
+    def read(self, s: Tensor) -> Tensor:
+        """F(s), elementwise, by the keys that matter."""
+        flat = s.reshape(-1)
+        return self._read(flat.abs()).copysign_(flat).view(s.shape) if len(flat) else s.clone()
+
+    def _read(self, s: Tensor) -> Tensor:
+        ends = [one.lo for one in self.segments[1:]]
+        first, last = (bisect_right(ends, end.item()) for end in s.aminmax())
+        if first == last:
+            return _in_parts(self.segments[first], s)
+        out = torch.empty_like(s)
+        for number in range(first, last + 1):
+            own = s >= self.segments[number].lo
+            if number < last:
+                own &= s < ends[number]
+            places = own.nonzero().squeeze(-1)
+            out[places] = _in_parts(self.segments[number], s[places])
+        return out
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """From zero to the reach: a piece, the junction after it, the next piece, and so on.
+
+        In each of them reading is proved as good as the certificate; all keys are read where fewer are not.
+        """
+        return tuple(self._segments())
+
+    def _segments(self) -> Iterator[Segment]:
+        octaves = len(self.reaches) - 2
+        sizes = [len(_piece(number, self.grid.dtype).slopes) for number in range(octaves + 1)]
+        begin = sum(sizes[1:])
+        for number, size in enumerate(sizes):
+            own = slice(begin, begin + size)
+            begin = own.stop
+            lo = covered(number - 1)[1] if number else 0.0
+            hi = covered(number + 1)[0] if number < octaves else self.reach
+            yield PolynomialSegment.of(self, lo, hi, own) or Junction.of(self, lo, hi)
+            if number < octaves:
+                edges = hi, self.reaches[number + 1], covered(number)[1]
+                yield from (Junction.of(self, *side) for side in pairwise(edges))
 
     def _error_of_sums(self, magnitude: float, terms: int, absolute: float) -> float:
         worst = 0.0
         for lo, hi in pairwise([0.0, *self.reaches]):
-            worst = max(worst, _certified(self.grid, lo, hi, terms, absolute)[0])
+            worst = max(worst, _certified(self.grid, lo, hi, terms, absolute))
             if magnitude <= hi:
                 return worst
         return math.inf
@@ -165,103 +211,17 @@ def covered(piece: int) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _piece(number: int, dtype: torch.dtype) -> Keys:
-    """The keys of a piece as they are stored: the one around zero, or the one for magnitudes up to 32·8^number."""
-    shipped = _shipped()["pieces"].get(_name(dtype), [])
-    return Keys(*map(np.array, shipped[number])) if number < len(shipped) else made_piece(number, dtype)
-
-
-def made_piece(number: int, dtype: torch.dtype) -> Keys:
-    """A piece made here, whatever was shipped; the piece before it may have been.
-
-    Score −βh²·(offset)² around the middle of the piece; then raised and tilted, where its neighbour hands over to it.
-    """
-    from flint import arb
-
-    keys, softness, reach = SHAPES[dtype][number > 0]
-    lo, hi = covered(number)
-    before = _piece(number - 1, dtype) if number else None
-    with ball_arithmetic(PRECISION):
-        center, spacing = (arb(lo) + arb(hi)) / 2, (arb(hi) - arb(lo)) / (2 * arb(reach))
-        offsets = [arb(2 * k + 1 - keys) / 2 for k in range(keys)]
-        slopes = [2 * arb(softness) * offset / spacing for offset in offsets]
-        intercepts = [-arb(softness) * offset**2 - a * center for offset, a in zip(offsets, slopes, strict=True)]
-        if before is None:
-            # Half-way between the largest and the smallest: what all keys share is of no effect.
-            tilt, lift = arb(0), -(intercepts[0] + intercepts[keys // 2]) / 2
-        else:
-            tilt, lift = _handed_over(number, before, slopes, intercepts, dtype)
-        slopes = _stored([a + tilt for a in slopes], dtype)
-        intercepts = _stored([b + lift for b in intercepts], dtype)
-        values = _stored(_fitted(slopes, intercepts, lo, hi), dtype)
-    return Keys(*(np.array([float(x) for x in part]) for part in (slopes, intercepts, values)))
-
-
-def _handed_over(number: int, before: Keys, slopes: list[Any], intercepts: list[Any], dtype: torch.dtype) -> Any:
-    """(tilt, lift) of a piece's scores: level with the piece before in the middle of their overlap, and gone beyond it.
-
-    Log-normalisers are convex: beyond the overlap a piece's slope exceeds the one at its middle by no more than its
-    steepest key, so that much is added, and what makes the wrong piece vanish within half the overlap.
-    """
-    from flint import arb
-
-    above, (below, end) = covered(number - 1)[1], covered(number)
-    at, half = (arb(above) + arb(below)) / 2, (arb(above) - arb(below)) / 2
-    a, b = ([arb(x) for x in part.tolist()] for part in (before.slopes, before.intercepts))
-    (level, slope), (own_level, own_slope) = _log_normaliser(a, b, at), _log_normaliser(slopes, intercepts, at)
-    sharpness = (arb(1e4) * 2 * arb(end) / arb(torch.finfo(dtype).eps)).log() / half
-    tilt = (a[-1] - slope) + (own_slope - slopes[0]) + slope - own_slope + sharpness
-    return tilt, level - own_level - tilt * at
-
-
-def _log_normaliser(slopes: list[Any], intercepts: list[Any], s: Any) -> tuple[Any, Any]:
-    """log Σ exp(score) and its derivative at s."""
-    weights = [(a * s + b).exp() for a, b in zip(slopes, intercepts, strict=True)]
-    total = sum(weights)
-    return total.log(), sum(w * a for w, a in zip(weights, slopes, strict=True)) / total
-
-
-def _fitted(slopes: list[Any], intercepts: list[Any], lo: float, hi: float) -> list[Any]:
-    """Values whose averages are nearest to s at Chebyshev nodes of [lo, hi]: least squares with a small ridge."""
-    from flint import arb, arb_mat, fmpq
-
-    count = 2 * len(slopes) + 2
-    center, half = (arb(lo) + arb(hi)) / 2, (arb(hi) - arb(lo)) / 2
-    nodes = [center + half * arb.cos_pi_fmpq(fmpq(2 * k + 1, 2 * count)) for k in range(count)]
-    rows = []
-    for s in nodes:
-        weights = [(a * s + b).exp() for a, b in zip(slopes, intercepts, strict=True)]
-        total = sum(weights)
-        rows.append([w / total for w in weights])
-    across = arb_mat(rows).transpose()
-    normal = across * arb_mat(rows)
-    ridge = arb(RIDGE) * normal.trace()
-    for k in range(len(slopes)):
-        normal[k, k] += ridge
-    solution = normal.solve(across * arb_mat([[s] for s in nodes]))
-    return [solution[k, 0] for k in range(len(slopes))]
-
-
-def _stored(numbers: list[Any], dtype: torch.dtype) -> list[Any]:
-    """Each as the dtype holds it. A ball's middle is a whole number times a power of two, which Python rounds right."""
-    from flint import arb
-
-    floats = []
-    for number in numbers:
-        mantissa, exponent = number.mid().man_exp()
-        floats.append(math.ldexp(int(mantissa), int(exponent)))
-    return [arb(x) for x in torch.tensor(floats, dtype=dtype, device="cpu").tolist()]
+    """The keys of a piece: the one around zero, or the one for magnitudes up to 32·8^number."""
+    name = next(name for name, each in DTYPES.items() if each == dtype)
+    return Keys(*map(np.array, _shipped()["pieces"][name][number]))
 
 
 def certified_line(grid: Grid, octaves: int) -> IdentityGrid:
-    """The certified errors of a grid with these numbers, wherever they were made."""
+    """The certified errors of a grid with these numbers."""
     errors: list[float] = []
-    interpolation: list[float] = []
-    segments = bands(octaves)
-    for lo, hi in segments:
-        error, exact = _certified(grid, lo, hi)
-        errors.append(max([error, *errors[-1:]]))
-        interpolation.append(exact)
-    return IdentityGrid(grid, tuple(hi for _, hi in segments), tuple(errors), tuple(interpolation))
+    for lo, hi in bands(octaves):
+        errors.append(max([_certified(grid, lo, hi), *errors[-1:]]))
+    return IdentityGrid(grid, tuple(hi for _, hi in bands(octaves)), tuple(errors))
 
 
 def bands(octaves: int) -> list[tuple[float, float]]:
@@ -269,8 +229,8 @@ def bands(octaves: int) -> list[tuple[float, float]]:
     return list(pairwise([0.0, INNER / 2, *(INNER * GROWTH**k for k in range(octaves + 1))]))
 
 
-def _certified(grid: Grid, lo: float, hi: float, terms: int = TERMS, absolute: float = 0.0) -> tuple[float, float]:
-    """(error, its interpolation part) for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see.
+def _certified(grid: Grid, lo: float, hi: float, terms: int = TERMS, absolute: float = 0.0) -> float:
+    """The error for lo ≤ |s| ≤ hi: the proof, and rounding as the keys that matter there see.
 
     s is a sum of `terms` products, which are `absolute` (or hi) in all.
 
@@ -291,48 +251,24 @@ def _certified(grid: Grid, lo: float, hi: float, terms: int = TERMS, absolute: f
     shares = np.exp(-np.minimum(*below)[~matter]) * (1 + math.exp(min(2 * any_delta, 700.0)))
     # Weights below e⁻⁶⁴ may come out as anything smaller.
     lost = 1.01 * float(shares @ (values[~matter] + largest)) + len(grid) * 2 * math.exp(-64) * float(values.max())
-    worst = []
-    for side in ((lo, hi),) if is_odd(grid) else ((lo, hi), (-hi, -lo)):
-        known = proved_between(numbers, *side)
-        off = ErrorBound(delta, int(matter.sum()), largest, lost)
-        worst.append((off.error(known, hi, dtype), known.error))
-    return max(worst)
+    return averaging_error(proved_between(numbers, lo, hi), hi, delta, int(matter.sum()), largest, lost, dtype)
 
 
-@dataclass(frozen=True)
-class ErrorBound:
-    """How a computed average is off the exact one: weights by `delta` in log, `lost` for keys that do not count.
+def averaging_error(
+    known: Interpolation, hi: float, delta: float, terms: int, largest: float, lost: float, dtype: torch.dtype
+) -> float:
+    """How far a computed average is from a number up to `hi`, where `known` is proved of the exact one.
 
-    `terms` keys do, with values up to `largest`.
+    Weights are off by `delta` in log. `terms` keys count, with values up to `largest`; the others add up to `lost`.
     """
-
-    delta: float
-    terms: int
-    largest: float
-    lost: float
-
-    def error(self, known: Interpolation, hi: float, dtype: torch.dtype) -> float:
-        """Of a number up to `hi` where `known` is proved."""
-        rounded = shifted_average(self.delta, 2 * self.largest, known.deviation + self.lost)
-        rounded += rounding.average(self.terms, known.size + known.deviation + self.lost, dtype) + self.lost
-        return rounding.rounded_up(known.error + rounded + rounding.unit(dtype) * hi)
-
-
-def left_out(numbers: Keys, lo: float, hi: float, own: np.ndarray) -> float:
-    """Σ e^{−deficit}·|v_r − F| for the keys that are not `own`: what leaving them out changes, at most."""
-    below, values = deficits(numbers, lo, hi)[~own], np.abs(numbers.values)
-    return 1.01 * float(np.exp(-below) @ (values[~own] + float(values[own].max())))
+    rounded = shifted_average(delta, 2 * largest, known.deviation + lost)
+    rounded += rounding.average(terms, known.size + known.deviation + lost, dtype) + lost
+    return rounding.rounded_up(known.error + rounded + rounding.unit(dtype) * hi)
 
 
 def proved_between(numbers: Keys, lo: float, hi: float) -> Interpolation:
     """What is proved of |F(s) − s| on one of the `bands`, or its mirror image."""
     return _proved(*_relevant(numbers, lo, hi))
-
-
-def is_odd(grid: Grid) -> bool:
-    """F(−s) = −F(s) exactly: what is proved of one side is proved of both."""
-    numbers = grid.numbers
-    return all(np.array_equal(*pair) for pair in zip(_parts(numbers), _parts(_mirrored(numbers)), strict=True))
 
 
 # The bytes of slopes, intercepts and values; how many more keys there may be, and how large their values; an interval.
@@ -365,36 +301,135 @@ def claim(near: tuple[bytes, ...], *numbers: float | int) -> str:
 
 @lru_cache(maxsize=1)
 def _shipped() -> dict[str, dict[str, Any]]:
-    """The line is the same on every machine, and so are its proofs: both are beside this file, each proof by its claim.
-
-    So an interpreter is made where there is no ball arithmetic. The tests make and prove them again, and `emulon check`
-    believes none. `python -m emulon.interpreter.identity_grid` writes them.
-    """
-    found: dict[str, dict[str, Any]] = json.loads(SHIPPED.read_text()) if SHIPPED.exists() else {}
-    return {"pieces": {}, "proofs": {}} | found
+    found: dict[str, dict[str, Any]] = json.loads(SHIPPED.read_text())
+    return found
 
 
 @lru_cache(maxsize=1)
 def shipped_proofs() -> dict[str, Interpolation]:
+    """Each by what it claims."""
     return {name: Interpolation(**row) for name, row in _shipped()["proofs"].items()}
 
 
 def shipped_claims() -> dict[str, Relevant]:
-    """What is claimed of the lines up to 32·8^LONGEST_SHIPPED, by name."""
-    lines = [(_grid(octaves, dtype).numbers, octaves) for dtype in SHAPES for octaves in range(LONGEST_SHIPPED + 1)]
+    """What is claimed of the lines of every length, by name."""
+    lines = [(_grid(octaves, dtype).numbers, octaves) for dtype in DTYPES.values() for octaves in range(OCTAVES + 1)]
     found = [_relevant(numbers, *band) for numbers, octaves in lines for band in bands(octaves)]
     return {claim(*relevant): relevant for relevant in found}
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+@dataclass(frozen=True)
+class Segment(ABC):
+    """lo ≤ |s| < hi, and how its numbers are read."""
+
+    lo: float
+    hi: float
+
+    @abstractmethod
+    def read(self, s: Tensor) -> Tensor:
+        """F(s) of numbers in the segment, none below zero."""
 
 
-if __name__ == "__main__":
-    SHIPPED.unlink(missing_ok=True)
-    pieces = {
-        _name(dtype): [[part.tolist() for part in _parts(_piece(k, dtype))] for k in range(LONGEST_SHIPPED + 1)]
-        for dtype in SHAPES
-    }
-    proofs = {name: asdict(_proved(*relevant)) for name, relevant in shipped_claims().items()}
-    write_json(SHIPPED, {"pieces": pieces, "proofs": proofs})
+@dataclass(frozen=True)
+class Junction(Segment):
+    """The keys with non-negligible weight, one exponential each; all keys where fewer are not proved enough."""
+
+    slopes: Tensor
+    intercepts: Tensor
+    sums: Tensor
+    """Rows of values, and of ones."""
+
+    @classmethod
+    def of(cls, line: IdentityGrid, lo: float, hi: float) -> Junction:
+        numbers, dtype = line.grid.numbers, line.grid.dtype
+        own = deficits(numbers, lo, hi) < MATTERS
+        size = float((np.abs(numbers.slopes[own]) * hi + np.abs(numbers.intercepts[own])).max())
+        delta = rounding.softmax_weights(rounding.dot(TERMS + 1, size, dtype), min(2 * size, 64.0), dtype)
+        own |= not line.certified(lo, hi, own, delta)
+        slopes, intercepts, values = (_stored(part[own], dtype) for part in _parts(numbers))
+        return cls(lo, hi, slopes, intercepts, torch.stack([values, torch.ones_like(values)]))
+
+    def read(self, s: Tensor) -> Tensor:
+        slopes, intercepts, sums = (part.to(s.device) for part in (self.slopes, self.intercepts, self.sums))
+        scores = torch.outer(slopes, s).add_(intercepts[:, None])
+        over, under = (sums @ scores.sub_(scores.amax(dim=0)).exp_()).unbind()
+        return over / under
+
+
+@dataclass(frozen=True)
+class PolynomialSegment(Segment):
+    """The keys of one piece as two polynomials in z: θ, the centre c, and (2·blocks, powers) coefficients.
+
+    Claim: log weights are off by at most (keys/2)·ε + (2·powers + 9·(blocks − 1))·u + max|a_r − a_0 − r·θ|·(hi − lo)/2,
+    up to what is common to all, with ε = 2uθ(hi − lo)/2 + 4u. Proof. θ(s − c) is rounded twice, and exp is within 4u:
+    that is ε, and zʳ has r times it, of which half the number of keys is common. Of products, zʳ is one of r − 1, so
+    that a term is rounded at most powers − 2 times for its power of z, `powers` times in the sum over these, once for
+    its coefficient or, with its value, twice; and for each further block 7 times for z⁸ and twice for a product and a
+    sum. QED
+
+    The key in the middle has coefficient 1, and zʳ is within half of EXPONENTS of the middle one: so a coefficient too
+    small for the dtype is that of a share below e⁻⁴⁹ even in float32.
+    """
+
+    theta: float
+    center: float
+    coefficients: Tensor
+
+    @classmethod
+    def of(cls, line: IdentityGrid, lo: float, hi: float, own: slice) -> PolynomialSegment | None:
+        numbers, dtype = line.grid.numbers, line.grid.dtype
+        slopes, intercepts, values = (part[own] for part in _parts(numbers))
+        keys, u = len(slopes), rounding.unit(dtype)
+        theta, center = (_stored(x, dtype).item() for x in ((slopes[-1] - slopes[0]) / (keys - 1), (lo + hi) / 2))
+        exact = [Fraction(a) - Fraction(slopes[0]) for a in slopes.tolist()]
+        bent = max(abs(a - r * Fraction(theta)) for r, a in enumerate(exact))
+        reach = max(hi - center, center - lo)
+        count = keys if keys <= SHORT else POWERS
+        blocks = -(-keys // count)
+        delta = keys / 2 * (2 * u * theta * reach + rounding.EXP_ROUNDINGS * u) + float(bent) * reach
+        delta += (2 * count + 9 * (blocks - 1)) * u
+        chosen = np.zeros(len(numbers.slopes), dtype=bool)
+        chosen[own] = True
+        room = EXPONENTS * math.log(torch.finfo(dtype).max)
+        if not 0 < theta * reach * keys < room or not line.certified(lo, hi, chosen, delta):
+            return None
+        logs = [a * Fraction(center) + Fraction(b) for a, b in zip(exact, intercepts.tolist(), strict=True)]
+        weights = [_exp(log - logs[keys // 2]) for log in logs]
+        terms = [[w * Fraction(v) for w, v in zip(weights, values.tolist(), strict=True)], weights]
+        empty = [0.0] * (-keys % count)
+        rows = np.array([[float(x) for x in row] + empty for row in terms]).reshape(-1, count)
+        return cls(lo, hi, theta, center, _stored(rows, dtype))
+
+    def read(self, s: Tensor) -> Tensor:
+        blocks, count, n = len(self.coefficients) // 2, self.coefficients.shape[1], len(s)
+        powers = s.new_empty(count, n)
+        powers[0] = 1.0
+        torch.sub(s, self.center, out=powers[1]).mul_(self.theta).exp_()
+        half = 1
+        while half + 1 < count:  # z², then z³ and z⁴, then z⁵ to z⁸, and so on
+            last = min(2 * half + 1, count)
+            torch.mul(powers[1 : last - half], powers[half], out=powers[half + 1 : last])
+            half *= 2
+        parts = (self.coefficients.to(s.device) @ powers).view(2, blocks, n)
+        if blocks == 1:
+            return parts[0, 0] / parts[1, 0]
+        far = powers[4] * powers[4]
+        sums = parts[:, -1]
+        for block in range(blocks - 2, -1, -1):
+            sums = torch.addcmul(parts[:, block], sums, far)
+        return sums[0] / sums[1]
+
+
+def _in_parts(one: Segment, s: Tensor) -> Tensor:
+    together = at_a_time(TOGETHER, s.device)
+    return one.read(s) if len(s) <= together else torch.cat([one.read(part) for part in s.split(together)])
+
+
+def _stored(numbers: np.ndarray | float, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(numbers, dtype=torch.float64, device="cpu").to(dtype)
+
+
+def _exp(exponent: Fraction) -> Fraction:
+    with localcontext() as context:
+        context.prec = DIGITS
+        return Fraction((Decimal(exponent.numerator) / Decimal(exponent.denominator)).exp())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
 
 import torch
 from torch import Tensor
@@ -16,16 +16,13 @@ from emulon.core import Progress, silent
 from emulon.core.arrays import at_a_time
 from emulon.core.errors import EmulonError
 from emulon.interpreter.module import Interpreter
-from emulon.interpreter.phase import Phase, PhaseFunction
+from emulon.interpreter.phase import Phase, certified_lazily
 from emulon.interpreter.plan import Plan
-from emulon.interpreter.segments import Segments
 
 # Scores (datasets × keys × samples) that are computed together: they stay in cache.
-SCORES = 1 << 16
+SCORES = 1 << 17
 # In log weight: such weights, and what float32 makes of their products, are still no denormal numbers, which take long.
 FAINT = -80.0
-# Numbers of the data that a step of a lazy phase takes at a time: what is made of them stays in cache.
-LAZY = 1 << 18
 # Bytes of a number and of a difference; how often a run holds the data, checks included; what it has in hand.
 WIDE, NARROW, COPIES, IN_HAND = 8, 4, 9, 1 << 27
 # What reading the data changes in an answer is computed anew where a state has moved by this part of itself: it then
@@ -96,7 +93,7 @@ class Fast:
         self.gradient = CachedPhase(interpreter, gradient, data, report_progress, self.lazy and not data.x.is_cuda)
         self.proximal = None
         if proximal is not None:
-            self.proximal = UnitVectorPhase(interpreter, proximal, unit_vectors(data.x.new_ones(1)))
+            self.proximal = CachedPhase(interpreter, proximal, unit_vectors(data.x.new_ones(1)))
 
     def step(self, w: Tensor, before: Tensor) -> Tensor:
         w = self._descended(w, before)
@@ -111,7 +108,15 @@ class Fast:
             require_within(self.proximal.phase.domain.w, w=w)
 
     def _shrunk(self, w: Tensor) -> Tensor:
-        return w if self.proximal is None else self.proximal.apply(w, self.proximal.phase.values.shrink * w)
+        """The proximal phase, number by number: as a state of one number, on one sample with x = 1, y = 0.
+
+        Claim: it is as certified as with all of x = e_k. Proof. What is 0 in e_k is read as 0, which is within the
+        identity grid's error of any reading. The tokens of sample k then see and change number k alone. QED
+        """
+        if self.proximal is None:
+            return w
+        each = w.unsqueeze(-1)
+        return self.proximal.apply(each, self.proximal.phase.values.shrink * each).squeeze(-1)
 
 
 class CudaGraph(Fast):
@@ -169,9 +174,9 @@ class Rows:
     """Whether each factor is a row of its own."""
 
     @classmethod
-    def of(cls, factors: Tensor, odd: bool) -> Rows:
+    def of(cls, factors: Tensor, signed: bool = False) -> Rows:
         sizes, places = torch.unique(factors.abs(), return_inverse=True)
-        if not odd or len(sizes) == len(factors):
+        if signed or len(sizes) == len(factors):
             return cls(factors, torch.eye(len(factors), dtype=factors.dtype, device=factors.device), True)
         signs = torch.nn.functional.one_hot(places).to(factors.dtype)
         return cls(sizes, torch.where(factors < 0, -1.0, 1.0)[:, None].to(factors.dtype) * signs, False)
@@ -197,10 +202,8 @@ class CachedPhase:
     plus those of the differences, and so are averages; differences, 10¹³ times smaller, may be kept in float32. Only
     the tokens of a query's own sample are asked: all others together weigh no more than the routing leak.
 
-    A `lazy` phase evaluates the softmax of the numbers alone at every step, by segments, and what reading the data
-    changes in the answer only where the state has moved by a part NEAR since that was done (`PhaseFunction` has the
-    proof: what reading changes is within the certificate at every state of the domain, so that it need not be this
-    one's). That takes the data once for a step, in place of all that was kept of them.
+    A `lazy` phase evaluates the softmax of the numbers alone at every step, and what reading the data changes in the
+    answer only where the state has moved by a part NEAR since that was done (`certified_lazily` has the proof).
     """
 
     def __init__(
@@ -215,21 +218,23 @@ class CachedPhase:
         self.value_scale, self.state_scale = phase.reading_scales
         x, y, fixed = (None if part is None else _flat(part, tail) for part, tail in zip(data, (2, 1, 2), strict=True))
         assert x is not None and y is not None
-        self.dtype, odd = x.dtype, interpreter.identity.segments is not None
+        self.dtype = x.dtype
         slopes, values = (part.to(x.device) for part in (grid.slopes, grid.values))
-        self.slopes, self.values = slopes, -step * values
-        self.keys = Rows.of(slopes, odd)
+        self.slopes = slopes
+        # Rows of values and of ones: what weights add up to, times values and as they are.
+        self.sums = torch.stack([-step * values, torch.ones_like(values)])
+        self.keys = Rows.of(slopes)
         # What a sample brings along has no sign in common with its value.
-        self.rows = Rows.of(values, odd and fixed is None)
+        self.rows = Rows.of(values, signed=fixed is not None)
         read, scales = interpreter.read_quickly, phase.scales
         self.asks = read(x.new_tensor([-1 / scales.y, 1 / scales.bias]))
         bias = read(scales.bias * grid.intercepts.to(x.device))
         self.bias = (bias * self.asks[1]).unsqueeze(-1)
         self.intercepts = grid.intercepts.to(x.device).unsqueeze(-1)
-        self.segments = PhaseFunction(phase, interpreter.identity).segments if lazy else None
+        # Whether weights may become denormal numbers, which take long.
+        self.steep = 2 * grid.score_size > -math.log(torch.finfo(self.dtype).tiny)
+        self.lazy = lazy and certified_lazily(phase, interpreter.identity)
         self.corrected: tuple[Tensor, Tensor] | None = None
-        rows = max(1, LAZY // (x.shape[-1] * max(len(x), len(y))))
-        self.parts = list(zip(x.split(rows, dim=-2), self._shift(y).split(rows, dim=-1), strict=True)) if lazy else []
         # Scores are these times (w·x − y, what reading added to each row).
         self.mix = torch.cat([slopes[:, None], self.keys.signs], dim=1)
         self.fixed = None if fixed is None else step * fixed.mean(dim=-2)
@@ -256,11 +261,7 @@ class CachedPhase:
         keys = torch.cat([keys.expand(len(about_y), *keys.shape[1:]), about_y], dim=1) if self._has_y else keys
         more = None if fixed is None else self.value_scale * step * fixed.mT
         values = self._added(-step * self.rows.sizes, self.value_scale * across, more) / self.value_scale
-        return Block(x, self._shift(y), keys.flatten(-2), values.flatten(-2))
-
-    def _shift(self, y: Tensor) -> Tensor:
-        """What y adds to w·x, as it is asked for."""
-        return (self.phase.scales.y * self.asks[0]) * y
+        return Block(x, (scales.y * self.asks[0]) * y, keys.flatten(-2), values.flatten(-2))
 
     @property
     def _has_y(self) -> bool:
@@ -298,7 +299,7 @@ class CachedPhase:
         asked_and_carried = torch.stack([w / phase.scales.x, self.state_scale * state])
         query, read_state = self.interpreter.read_quickly(asked_and_carried).unbind()
         query = query.reshape(-1, w.shape[-1])
-        total = self._summed(self._answer, query) if self.segments is None else self._lazily(self.segments, query)
+        total = self._lazily(query) if self.lazy else self._summed(self._answer, query)
         if phase.readout == "sum":
             return total.reshape(*lead, -1)
         answer = total / phase.domain.samples if phase.readout == "mean" else total
@@ -306,99 +307,79 @@ class CachedPhase:
             *lead, -1
         ) + read_state / self.state_scale
 
-    def _summed(self, answer: Callable[[Block, Tensor, Tensor], Tensor], query: Tensor) -> Tensor:
+    def _summed(self, answer: Callable[[Block, Tensor], Tensor], query: Tensor) -> Tensor:
         """Of all blocks, (datasets, features)."""
-        asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
         total = query.new_zeros(query.shape)
         for block in self.blocks:
-            total = total + answer(block, query, asked.to(self.narrow))
+            total = total + answer(block, query)
         return total
 
-    def _lazily(self, segments: Segments, query: Tensor) -> Tensor:
-        """Σ_i of what all samples answer, with what reading changes in it from a state near this one."""
+    def _lazily(self, query: Tensor) -> Tensor:
+        """What all samples answer, with what reading changes in it from a state near this one."""
         if self.corrected is None or not (query - self.corrected[0]).abs().amax() <= NEAR * query.abs().amax():
             self.corrected = query, self._summed(self._correction, query)
-        answers = [weighted_sum(segments.read(self._asked(x, y, query)), x) for x, y in self.parts]
-        return torch.add(self.corrected[1], reduce(torch.add, answers), alpha=-self.phase.values.step)
+        return self._summed(self._plain, query) + self.corrected[1]
 
-    def _asked(self, x: Tensor, y: Tensor, query: Tensor) -> Tensor:
+    def _residuals(self, block: Block, query: Tensor) -> Tensor:
         """w·x − y, (datasets, samples); what rounding and reading take out of the domain is put on its edge."""
         w = query * self.phase.scales.x
-        if self._has_y and len(x) == len(y) == len(w) == 1:
-            t = torch.addmv(y[0], x[0], w[0]).unsqueeze(0)
+        if self._has_y and len(block.x) == len(block.y) == len(w) == 1:
+            t = torch.addmv(block.y[0], block.x[0], w[0]).unsqueeze(0)
         else:
-            t = products(x, w) + y if self._has_y else products(x, w)
-        reach = self.phase.domain.residual
-        return t.clamp_(-reach, reach)
+            t = products(block.x, w) + block.y if self._has_y else products(block.x, w)
+        return t.clamp_(-self.phase.domain.residual, self.phase.domain.residual)
 
-    def _added_to_rows(self, block: Block, asked: Tensor) -> Tensor:
+    def _weights(self, block: Block, query: Tensor) -> Tensor:
+        """Of the keys at w·x − y as it is, but for what their sum is: (datasets, keys, samples)."""
+        t = self._residuals(block, query)
+        return exponentials_((self.slopes[:, None] * t.unsqueeze(-2)).add_(self.intercepts), self.steep)
+
+    def _plain(self, block: Block, query: Tensor) -> Tensor:
+        """Σ_i of what the samples of a block answer where nothing is off that the identity grid reads."""
+        over, under = (self.sums @ self._weights(block, query)).unbind(-2)
+        return weighted_sum(over.div_(under), block.x)
+
+    def _added_to_rows(self, block: Block, query: Tensor) -> Tensor:
         """What reading the data adds to the products of rows, (datasets, rows, samples)."""
-        return (asked.unsqueeze(-2) @ block.keys).view(len(asked), -1, block.x.shape[-2])
+        asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
+        return (asked.to(self.narrow).unsqueeze(-2) @ block.keys).view(len(asked), -1, block.x.shape[-2])
 
-    def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
-        """Σ_i of what the samples of a block answer, (datasets, features)."""
-        t = products(block.x, query * self.phase.scales.x)
-        if self._has_y:
-            t = t + block.y
-        parts = t.new_empty(len(t), self.mix.shape[1], t.shape[-1])
-        parts[:, 0] = t
-        parts[:, 1:] = self._added_to_rows(block, asked)
-        answers, shares = self._attended(parts)
-        return weighted_sum(answers, block.x) + self._added_values(block, shares)
-
-    def _added_values(self, block: Block, shares: Tensor) -> Tensor:
+    def _added_values(self, block: Block, weights: Tensor) -> Tensor:
+        shares = (weights if self.rows.plain else self.rows.signs.mT @ weights).to(self.narrow)
         return (block.values @ shares.flatten(-2).unsqueeze(-1)).squeeze(-1).to(self.dtype)
 
-    def _correction(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
+    def _answer(self, block: Block, query: Tensor) -> Tensor:
+        """Σ_i of what the samples of a block answer, (datasets, features)."""
+        t = self._residuals(block, query)
+        parts = t.new_empty(len(t), self.mix.shape[1], t.shape[-1])
+        parts[:, 0] = t
+        parts[:, 1:] = self._added_to_rows(block, query)
+        weights = exponentials_(torch.add(self.mix @ parts, self.bias))
+        over, under = (self.sums @ weights).unbind(-2)
+        return weighted_sum(over / under, block.x) + self._added_values(block, weights.div_(under.unsqueeze(-2)))
+
+    def _correction(self, block: Block, query: Tensor) -> Tensor:
         """Σ_i of what reading the data changes in the answers of a block.
 
         Where it adds m_r to scores of weights w_r, the average F moves by Σ w_r(e^{m_r} − 1)(v_r − F)/Σ w_r e^{m_r}.
         """
-        weights = self.slopes[:, None] * self._asked(block.x, block.y, query).unsqueeze(-2)
-        weights += self.intercepts
-        weights = softmax_(weights)
-        answers = self.values @ weights
-        moved = self.keys.signs @ self._added_to_rows(block, asked).to(self.dtype)
+        weights = self._weights(block, query)
+        over, under = (self.sums @ weights).unbind(-2)
+        weights /= under.unsqueeze(-2)
+        moved = self.keys.signs @ self._added_to_rows(block, query).to(self.dtype)
         moved += self.bias - self.intercepts
         moved = moved.expm1_().mul_(weights)
-        more, size = self.values @ moved, moved.sum(dim=-2)
+        more, size = (self.sums @ moved).unbind(-2)
         weights += moved
         weights /= (1 + size).unsqueeze(-2)
-        change = (more - answers * size) / (1 + size)
-        return weighted_sum(change, block.x) + self._added_values(block, self._shares(weights))
-
-    def _attended(self, parts: Tensor) -> tuple[Tensor, Tensor]:
-        """Of w·x − y and what reading added (datasets, 1 + keys, samples): averages of values, and shares of rows."""
-        weights = softmax_(torch.add(self.mix @ parts, self.bias))
-        return self.values @ weights, self._shares(weights)
-
-    def _shares(self, weights: Tensor) -> Tensor:
-        return (weights if self.rows.plain else self.rows.signs.mT @ weights).to(self.narrow)
+        change = (more - over / under * size) / (1 + size)
+        return weighted_sum(change, block.x) + self._added_values(block, weights)
 
 
-class UnitVectorPhase(CachedPhase):
-    """A proximal phase, of which one sample is kept: x = 1, y = 0.
-
-    Claim: it is as certified as with all of x = e_k. Proof. What is 0 in e_k is read as 0, which is within the identity
-    grid's error of any reading. The tokens of sample k then see and change number k alone, the same for all. QED
-    """
-
-    def _answer(self, block: Block, query: Tensor, asked: Tensor) -> Tensor:
-        keys, values = block.keys.view(-1, 1), block.values.view(-1)
-        size = max(1, at_a_time(SCORES, query.device) // (len(query) * len(self.slopes)))
-        out = []
-        for own, seen in zip(query.split(size, dim=-1), asked.split(size, dim=-1), strict=True):
-            added = (seen.unsqueeze(-2) * keys).to(self.dtype)
-            parts = torch.cat([self.phase.scales.x * own.unsqueeze(-2), added], dim=-2)
-            answers, shares = self._attended(parts)
-            out.append(answers + (values @ shares).to(self.dtype))
-        return torch.cat(out, dim=-1)
-
-
-def softmax_(scores: Tensor) -> Tensor:
-    """Over keys, (…, keys, samples), in place. What is below e⁻⁶⁴ of another may come out as anything below it."""
-    scores.sub_(scores.amax(dim=-2, keepdim=True)).clamp_(min=FAINT).exp_()
-    return scores.div_(scores.sum(dim=-2, keepdim=True))
+def exponentials_(scores: Tensor, clamped: bool = True) -> Tensor:
+    """Of scores (…, keys, samples) less the largest, in place. Clamped, what is below e⁻⁸⁰ comes out as that."""
+    scores.sub_(scores.amax(dim=-2, keepdim=True))
+    return (scores.clamp_(min=FAINT) if clamped else scores).exp_()
 
 
 def products(x: Tensor, w: Tensor) -> Tensor:

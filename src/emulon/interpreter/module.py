@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, runtime_checkable
 
@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from emulon.attention import Head, attend
 from emulon.certify import Certificate
 from emulon.certify.certificate import SealedModule, require_own_dtype
-from emulon.certify.domain import require_finite, require_within
+from emulon.certify.domain import require_within
 from emulon.core import Progress, silent
 from emulon.core.arrays import at_a_time, bits
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.hub import HubMixin
 from emulon.core.names import warn_renamed
-from emulon.interpreter.identity_grid import IdentityGrid, certified_line, identity_grid, octaves_for
+from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 
 # Every token, head and score ("reference"); keys and values of the data computed once, and certified-negligible tokens
 # left out ("fast"); the same with its step recorded as a CUDA graph.
@@ -131,14 +131,6 @@ class Interpreter(SealedModule, HubMixin):
             capacity = capacity | program.capacity
         return cls(capacity, programs[0].dtype)
 
-    def certify_anew(self) -> None:
-        """Certify the grid as it stands in the buffers now."""
-        slopes, intercepts, values = (getattr(self, name).detach().cpu() for name in ("slopes", "intercepts", "values"))
-        require_finite(slopes=slopes, intercepts=intercepts, values=values)
-        grid = replace(self.identity.grid, slopes=slopes.clone(), intercepts=intercepts.clone(), values=values.clone())
-        self.identity = certified_line(grid, octaves_for(self.identity.reach))
-        self.seal()
-
     @property
     def dtype(self) -> torch.dtype:
         return self.slopes.dtype
@@ -220,8 +212,7 @@ class Interpreter(SealedModule, HubMixin):
     def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """Like `read`, but for large inputs evaluates only keys of non-negligible weight; certified as `read` is."""
         if s.numel() > at_a_time(FEW, s.device):
-            segments = self.identity.segments
-            return self.read(s) if segments is None else segments.read(s)
+            return self.identity.read(s)
         scores = torch.outer(s.reshape(-1), self.slopes).add_(self.intercepts)
         return (torch.softmax(scores, dim=-1) @ self.values).view(s.shape)
 

@@ -11,16 +11,14 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from emulon.attention.codes import Codes, circular
 from emulon.certify import Band, Domain, rounding
-from emulon.interpreter.identity_grid import INNER, IdentityGrid, left_out
+from emulon.interpreter.identity_grid import INNER, IdentityGrid
 from emulon.interpreter.layout import SPARE, TokenLayout
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.segments import Segments
 from emulon.softmax import Grid
 
 # Rows of W_V are read at magnitudes up to this, where that matters: the line's error is the same for all below.
@@ -174,46 +172,28 @@ class Phase(TokenLayout):
         return answer if self.readout == "sum" else answer + state.mean(dim=-2) / state_scale
 
 
-@dataclass(frozen=True)
-class PhaseFunction:
-    """F of a phase on an interpreter with an identity grid, to be read by segments of the numbers that it is asked.
+def certified_lazily(phase: Phase, line: IdentityGrid) -> bool:
+    """Whether a step may be the softmax F of the numbers w·x_i − y_i, and what reading adds to it at a state nearby.
 
-    The fast mode evaluates F at t, w·x_i − y_i with w as layer 1 reads it, and adds what reading the data changes,
-    F′(s) − F(s), at this state's or an earlier one's s.
-
-    Claim: its error is within `function_error` where `certified` says so. Proof. Three parts are added: t is off by
-    what reading w and rounding a sum of d + 1 products make of it; F(t) by `delta` in log weights, by keys left out,
-    and by the sums; F′ − F is what reading keys makes of log weights at a number of the domain. Each moves log weights
-    at such a number by a δ, and so F by at most g(δ)·deviation, g(δ) = e^{2δ} − e^δ, and by at most tanh(δ/2)·spread
+    Claim: its error is then within `function_error`. Proof. Three parts are added: the number is off by what reading w
+    and rounding a sum of d + 1 products make of it; log weights of F by the rounding of their scores; and what reading
+    adds, F′ − F, is what reading keys makes of log weights at a number of the domain. Each moves log weights at such a
+    number by a δ, and so F by at most g(δ)·deviation, g(δ) = e^{2δ} − e^δ, and by at most tanh(δ/2)·spread
     (`shifted_average`). Σ g(δ_i) ≤ g(Σ δ_i), as g is convex with g(0) = 0, and tanh(δ/2) ≤ δ/2. The two δ of emulation
     add up to `emulated_scores`; its factor is for the rounding of F′ − F, which is computed as a product. QED
     """
-
-    phase: Phase
-    line: IdentityGrid
-
-    @property
-    def grid(self) -> Grid:
-        return self.phase.grid
-
-    @cached_property
-    def segments(self) -> Segments | None:
-        """None where reading by segments is not certified everywhere."""
-        reach = self.phase.domain.residual
-        return Segments.between(self, max(self.grid.lo, -reach), min(self.grid.hi, reach))
-
-    def certified(self, lo: float, hi: float, own: np.ndarray, delta: float) -> bool:
-        """Whether all of this is within `function_error`."""
-        grid, proved, domain = self.grid, self.phase.proved, self.phase.domain
-        lost, terms = left_out(grid.numbers, lo, hi, own), int(own.sum()) + 8
-        moved = emulated_scores(self.phase, self.line) * (1 + rounding.gamma(len(grid) + 32, grid.dtype)) + delta
-        moved += rounding.dot(domain.features + 3, grid.steepest * domain.absolute, grid.dtype)
-        if not moved < 1:
-            return False
-        error = min(moved * grid.largest, math.exp(moved) * math.expm1(moved) * (proved.deviation + lost)) + 2 * lost
-        size = min(proved.size + proved.deviation + lost, grid.largest)
-        error += rounding.average(terms, size, grid.dtype) + rounding.unit(grid.dtype) * size
-        return error <= function_error(self.phase, self.line, proved.deviation, proved.size)
+    grid, proved, domain = phase.grid, phase.proved, phase.domain
+    scores = grid.steepest * domain.residual + grid.highest
+    moved = emulated_scores(phase, line) * (1 + rounding.gamma(len(grid) + 32, grid.dtype))
+    moved += rounding.dot(domain.features + 3, grid.steepest * domain.absolute, grid.dtype)
+    moved += rounding.softmax_weights(rounding.dot(4, scores, grid.dtype), min(2 * scores, 64.0), grid.dtype)
+    if not moved < 1:
+        return False
+    error = min(moved * grid.largest, math.exp(moved) * math.expm1(moved) * proved.deviation)
+    size = min(proved.size + proved.deviation, grid.largest)
+    error += rounding.average(len(grid), size, grid.dtype) + rounding.unit(grid.dtype) * size
+    error += 2 * len(grid) * grid.largest * math.exp(-64)  # smaller weights may come out as anything below
+    return error <= function_error(phase, line, proved.deviation, proved.size)
 
 
 def score_error(phase: Phase, line: IdentityGrid) -> float:

@@ -19,8 +19,7 @@ from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
 from emulon.networks.attention import Attention, AttentionPhase
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
-from emulon.networks.linear import Constant, Linear, LinearPhase
-from emulon.networks.products import Norm, Product, ReciprocalRoot
+from emulon.networks.maps import Constant, Linear, LinearPhase, Norm, Product, ReciprocalRoot
 
 U, LIFT = 2.0**-53, 1 + 1e-9
 

@@ -26,9 +26,8 @@ from emulon.networks.attention import Attention, AttentionPhase
 from emulon.networks.compiler import compile_iteration
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
 from emulon.networks.layers import AttentionRanges, Box, ErrorBound, ValueRanges, evaluated, require_in_range
-from emulon.networks.linear import Constant, Linear, LinearPhase, affine_interval
+from emulon.networks.maps import Constant, Linear, LinearPhase, Product, ReciprocalRoot, affine_interval, balance
 from emulon.networks.planning import SPARE, VOID, with_ranges
-from emulon.networks.products import Product, ReciprocalRoot, balance
 from emulon.networks.program import distance_by_arb
 from emulon.networks.softmaxes import power_for, softmax_for
 

@@ -19,7 +19,7 @@ from emulon.networks import Box, Expression, Heads, classes_of, heads_of
 from emulon.networks.builder import lower
 from emulon.networks.elementwise import Gate, GatePhase
 from emulon.networks.layers import ValueRanges, states
-from emulon.networks.products import Norm
+from emulon.networks.maps import Norm
 from emulon.networks.softmaxes import UNITS, softmax_for
 
 f64 = torch.float64

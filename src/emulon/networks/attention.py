@@ -39,7 +39,7 @@ from emulon.networks.layers import (
     ValueRanges,
     read,
 )
-from emulon.networks.linear import affine_interval, rounded_sum, spectral_norm
+from emulon.networks.maps import affine_interval, rounded_sum, spectral_norm
 from emulon.networks.softmaxes import power_for
 
 f64 = torch.float64
@@ -107,37 +107,25 @@ class Attention(SimpleLayer):
         return AttentionRanges(largest[0], largest[1], largest[2], scores.max().item())
 
     def propagated(self, errors: Sequence[ErrorBound], ranges: ValueRanges) -> ErrorBound:
-        """By number; and |q·k − q̂·k̂| ≤ ‖q‖·‖W_K‖e + ‖k‖·‖W_Q‖e + ‖W_Q‖‖W_K‖e² where inputs differ by e in length."""
+        """Where inputs differ by e in length, |q·k − q̂·k̂| ≤ ‖q‖·‖W_K‖e + ‖k‖·‖W_Q‖e + ‖W_Q‖‖W_K‖e².
+
+        And by number, Σ_c |q_c|·e_k + |k_c|·e_q + e_q·e_k.
+        """
         known = ranges.attention
         assert known is not None
         each = torch.cat([part.each for part in errors], dim=-1)
         length = torch.stack([part.length for part in errors], dim=-1).norm(dim=-1, keepdim=True) * LIFT
+        e_q, e_k, e_v = (torch.einsum("...f,hcf->...hc", each, w.abs()) * LIFT for w, _ in self.in_prompt())
+        by_number = (known.q * e_k + known.k * e_q + e_q * e_k).sum(dim=-1) * LIFT
         q, k, v = (each.new_tensor([spectral_norm(w) for w in part]) for part, _ in self.in_prompt())
         width = math.sqrt(self.w_q.shape[1])
         by_length = (width * (known.q * k + known.k * q) * length + q * k * length.square()) * LIFT
-        e_v, moved = self._moved(each, ranges)
-        moved = torch.minimum(moved, by_length.nan_to_num(nan=math.inf))
-        shift = self._averaged(torch.zeros_like(e_v[..., :1]), moved, ranges).squeeze(-1)
+        moved = torch.minimum(by_number.nan_to_num(nan=math.inf), by_length.nan_to_num(nan=math.inf))
+        # An average moves by what its numbers move, and by shifted_average(δ) where scores move by δ.
+        flat = [shifted_average(min(delta, 301.0), 2 * known.v) for delta in moved.flatten().tolist()]
+        shift = moved.new_tensor(flat).reshape(moved.shape) * LIFT
         heads = v * length + math.sqrt(self.w_v.shape[1]) * shift
-        return ErrorBound.of(self._averaged(e_v, moved, ranges).flatten(-2), heads.norm(dim=-1) * LIFT)
-
-    def _moved(self, errors: Tensor, ranges: ValueRanges) -> tuple[Tensor, Tensor]:
-        """Of every value e_v, and of every score of a head Σ_c |q_c|·e_k + |k_c|·e_q + e_q·e_k, at most."""
-        known = ranges.attention
-        assert known is not None
-        e_q, e_k, e_v = (torch.einsum("...f,hcf->...hc", errors, w.abs()) * LIFT for w, _ in self.in_prompt())
-        moved = (known.q * e_k + known.k * e_q + e_q * e_k).sum(dim=-1) * LIFT
-        return e_v, moved.nan_to_num(nan=math.inf)
-
-    def _averaged(self, e_v: Tensor, moved: Tensor, ranges: ValueRanges) -> Tensor:
-        """Claim: |Δ output| ≤ e_v + shifted_average(δ) where scores move by δ."""
-        assert ranges.attention is not None
-        flat = [shifted_average(min(delta, 301.0), 2 * ranges.attention.v) for delta in moved.flatten().tolist()]
-        return (e_v + moved.new_tensor(flat).reshape(moved.shape).unsqueeze(-1)) * LIFT
-
-
-def side_by_side(heads: Float[Tensor, "*batch heads positions width"]) -> Float[Tensor, "*batch positions all"]:
-    return heads.movedim(-3, -2).flatten(-2)
+        return ErrorBound.of(((e_v + shift.unsqueeze(-1)) * LIFT).flatten(-2), heads.norm(dim=-1) * LIFT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +144,14 @@ class AttentionPhase(SimplePhase):
         return self.ranges.attention
 
     @property
+    def mask(self) -> int:
+        """Slots of each of the mask's two codes."""
+        return self.positions if self.layer.causal else 0
+
+    @property
     def strength(self) -> float:
         """C: all tokens ahead together weigh less than a rounding, whatever the scores."""
-        if not self.layer.causal:
+        if not self.mask:
             return 0.0
         return 2 * self.known.score + math.log(2 * self.positions / rounding.unit(f64)) + SPARE + 1.0
 
@@ -173,8 +166,7 @@ class AttentionPhase(SimplePhase):
 
     @cached_property
     def slots(self) -> Slots:
-        mask = self.positions if self.layer.causal else 0
-        return Slots(x=self.layer.w_q.shape[-1], one=1, place=mask, ahead=mask)
+        return Slots(x=self.layer.w_q.shape[-1], one=1, place=self.mask, ahead=self.mask)
 
     @property
     def sizes(self) -> tuple[float, float, float]:
@@ -183,8 +175,7 @@ class AttentionPhase(SimplePhase):
 
     @property
     def capacity(self) -> Capacity:
-        mask = self.positions if self.layer.causal else 0
-        width = max(self.layer.w_q.shape[1] + mask, self.layer.w_v.shape[1])
+        width = max(self.layer.w_q.shape[1] + self.mask, self.layer.w_v.shape[1])
         return Capacity(self.slots.width, self.positions, width, max(*self.sizes, math.sqrt(self.strength)))
 
     def weights(self, head: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,7 +210,8 @@ class AttentionPhase(SimplePhase):
         q, k, v = self._projected(x)
         numbers = (q / self.balance, k * self.balance, v / self.value)
         q, k, v = (read(interpreter, part) for part in numbers)
-        return side_by_side(attend(q, k, v, causal=self.layer.causal, name="layer 2")) * self.value
+        heads = attend(q, k, v, causal=self.layer.causal, name="layer 2")
+        return heads.movedim(-3, -2).flatten(-2) * self.value
 
     def _projected(self, x: Tensor) -> list[Tensor]:
         """q, k, v; refused where they are larger, or positions more, than was planned for."""

@@ -23,8 +23,7 @@ from emulon.core.errors import BadNetwork, nearest
 from emulon.networks.attention import Attention
 from emulon.networks.elementwise import Function, Gate
 from emulon.networks.layers import Layer, eye, ones, zeros
-from emulon.networks.linear import Constant, Linear, Unrounded
-from emulon.networks.products import Norm, Product, ReciprocalRoot, rounded
+from emulon.networks.maps import Constant, Linear, Norm, Product, ReciprocalRoot, Unrounded, rounded
 from emulon.networks.softmaxes import SQUARE
 
 f64 = torch.float64
@@ -164,6 +163,10 @@ class Builder:
         return self.add(Constant, place, "constant", values.shape[1], (), values=values)
 
     def attention(self, place: str, parts: dict[str, Tensor], causal: bool, scale: float = 1.0) -> int:
+        if not self.is_sequence:
+            raise BadNetwork(
+                f"{place or 'the network'} attends between positions; give data or a shape of (positions, features)"
+            )
         parts = dict(zip(parts, own_numbers(place, **parts), strict=True))
         own: dict[str, Any] = {**parts, "causal": causal, "scale": scale}
         return self.add(Attention, place, "attention", parts["b_v"].numel(), **own)

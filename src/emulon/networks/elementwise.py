@@ -211,15 +211,11 @@ class GatePhase(SimplePhase):
     def capacity(self) -> Capacity:
         return Capacity(GATE.width, 2, 1, max(self.key, self.query * self.size, self.size / self.value))
 
-    def _values(self, numbers: Tensor) -> Tensor:
-        """(..., 2): low·t and t, divided."""
-        return torch.stack([self.layer.low * numbers, numbers], dim=-1) / self.value
-
     def prompts(self, x: Tensor) -> Iterator[Prompt]:
         numbers = x.flatten()
         tokens = numbers.new_zeros(len(numbers), 2, GATE.width)
         tokens[:, 1, GATE["key"]] = self.key
-        tokens[..., GATE["value"]] = self._values(numbers).unsqueeze(-1)
+        tokens[..., GATE["value"]] = torch.stack([self.layer.low * numbers, numbers], dim=-1).unsqueeze(-1) / self.value
         tokens[:, 0, GATE["query"]] = (self.query * numbers).unsqueeze(-1)
         w_k, w_q, w_v = (GATE.select(name) for name in ("key", "query", "value"))
         yield Prompt(tokens, w_k, w_q, w_v, 1)

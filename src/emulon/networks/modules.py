@@ -293,7 +293,6 @@ def heads_of(attention: Any, heads: Sequence[int] | None = None) -> Heads:
 
 @lowers(Heads)
 def heads(builder: Builder, module: Heads, place: str) -> None:
-    _require_sequence(builder, place or "Heads")
     if not 0 < module.scale < math.inf:
         raise BadNetwork(f"{place or 'Heads'} has the scale {module.scale}; it must be positive and finite")
     builder.attention(place, {name: getattr(module, name) for name in HEAD}, module.causal, float(module.scale))
@@ -303,7 +302,6 @@ def heads(builder: Builder, module: Heads, place: str) -> None:
 @lowers(nn.TransformerEncoderLayer)
 def encoder_layer(builder: Builder, module: Any, place: str) -> None:
     """Self-attention and two linear layers, each added to its input; normalised before or after."""
-    _require_sequence(builder, place or "TransformerEncoderLayer")
     attention, inner = module.self_attn, joined(place, "self_attn")
     for name in ("norm1", "norm2", "linear1", "linear2", "dropout", "dropout1", "dropout2"):
         kind = {"n": nn.LayerNorm, "l": nn.Linear, "d": nn.Dropout}[name[0]]
@@ -355,8 +353,3 @@ def _activation(module: Any, place: str) -> nn.Module:
     if kernel != (1 if type(found) is nn.ReLU else 2 if plain_gelu else 0):
         raise BadNetwork(f"{place or 'a TransformerEncoderLayer'} computes another activation in PyTorch's fast kernel")
     return found
-
-
-def _require_sequence(builder: Builder, what: str) -> None:
-    if not builder.is_sequence:
-        raise BadNetwork(f"{what} attends between positions; give data or a shape of (positions, features)")

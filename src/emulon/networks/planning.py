@@ -36,8 +36,7 @@ from emulon.networks.layers import (
     joint_capacity,
     zeros,
 )
-from emulon.networks.linear import Constant, ConstantPhase, Linear, LinearPhase
-from emulon.networks.products import ReciprocalRoot
+from emulon.networks.maps import Constant, ConstantPhase, Linear, LinearPhase, ReciprocalRoot
 from emulon.networks.softmaxes import Softmax, softmax_for
 
 f64 = torch.float64

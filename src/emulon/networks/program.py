@@ -35,7 +35,7 @@ from emulon.networks.layers import (
     joint_capacity,
     states,
 )
-from emulon.networks.linear import Linear
+from emulon.networks.maps import Linear
 from emulon.networks.planning import SLACK, VOID, ErrorPropagation, Register, box_of, layers_to_phases, with_ranges
 
 f64 = torch.float64
@@ -178,15 +178,12 @@ class NetworkProgram:
 
     def _find(self, name: str, parts: Mapping[str, Any]) -> int:
         """The number of the one layer of this name, or at this place, that has such parts."""
-        able = [(k, layer) for k, layer in enumerate(self.layers) if parts and all(hasattr(layer, p) for p in parts)]
-        exact = [k for k, layer in able if layer.name == name]
-        found = exact or [k for k, layer in able if layer.name.split(" ")[1] == name]
+        able = {k: layer.name for k, layer in enumerate(self.layers) if parts and all(hasattr(layer, p) for p in parts)}
+        exact = [k for k, own in able.items() if own == name]
+        found = exact or [k for k, own in able.items() if own.split(" ")[1] == name]
         if len(found) != 1:
-            names = [layer.name for _, layer in able]
-            many = "several layers" if found else "no layer"
-            raise EmulonError(
-                f"{many} of {self.name} at {name!r} with {', '.join(parts)}; there are {', '.join(names)}"
-            )
+            many, names = "several layers" if found else "no layer", ", ".join(able.values())
+            raise EmulonError(f"{many} of {self.name} at {name!r} with {', '.join(parts)}; there are {names}")
         return found[0]
 
     def __call__(self, x: Any, mode: Mode = "fast") -> NetworkRun:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from emulon.certify import Band, rounding
+from emulon.certify import rounding
 from emulon.core.errors import EmulonError
 from emulon.core.files import disk_cached, write_json
 from emulon.expressions import parse
@@ -33,6 +33,10 @@ UNIT = 2.0**-46
 MISSED = 100.0
 # Numbers that a grid may ask an interpreter to read; sharper ones are not worth their line.
 FARTHEST = 1e7
+
+
+# Of a softmax in a file: what was proved of it, and its grid's numbers.
+BOUNDS, NUMBERS = ("interpolation", "deviation", "size"), ("slopes", "intercepts", "values")
 
 
 def power_for(size: float) -> float:
@@ -94,26 +98,16 @@ class Softmax:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As plain numbers, for files."""
-        grid = self.grid
-        return {
-            "f": self.f,
-            **{name: getattr(self, name) for name in ("interpolation", "deviation", "size")},
-            **{"lo": grid.lo, "hi": grid.hi, "way": grid.way, "bands": [[band.lo, band.hi] for band in grid.bands]},
-        }
-
-    @property
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {name: getattr(self.grid, name) for name in ("slopes", "intercepts", "values")}
+        """As JSON has it, for files."""
+        own = {name: getattr(self, name) for name in ("f", *BOUNDS)}
+        ends = {name: getattr(self.grid, name) for name in ("lo", "hi", "way")}
+        return own | ends | {name: getattr(self.grid, name).tolist() for name in NUMBERS}
 
     @classmethod
-    def from_parts(cls, facts: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Softmax:
-        bands = tuple(Band(*band) for band in facts["bands"])
-        parts = {name: tensors[name] for name in ("slopes", "intercepts", "values")}
-        grid = Grid(**parts, lo=float(facts["lo"]), hi=float(facts["hi"]), way=facts["way"], bands=bands)
-        bounds = (float(facts[name]) for name in ("interpolation", "deviation", "size"))
-        interpolation, deviation, size = map(rounding.rounded_up, bounds)  # as `prove` does: older files may not
-        return cls(facts["f"], grid, interpolation, deviation, size)
+    def of(cls, facts: dict[str, Any]) -> Softmax:
+        parts: dict[str, Any] = {name: torch.tensor(facts[name], dtype=f64, device="cpu") for name in NUMBERS}
+        grid = Grid(**parts, lo=float(facts["lo"]), hi=float(facts["hi"]), way=facts["way"])
+        return cls(facts["f"], grid, *(rounding.rounded_up(float(facts[name])) for name in BOUNDS))
 
 
 def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
@@ -139,8 +133,7 @@ def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
 def _softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
     shipped = _shipped().get(claim_of(f, lo, hi, tolerance))
     found = shipped or disk_cached("network", [f, lo, hi, tolerance], lambda: _found(f, lo, hi, tolerance))
-    parts = {name: torch.tensor(found[name], dtype=f64, device="cpu") for name in ("slopes", "intercepts", "values")}
-    return Softmax.from_parts(found, parts)
+    return Softmax.of(found)
 
 
 # Squares and roots are in every normalisation: their softmaxes come with the package, found and proved.
@@ -187,7 +180,7 @@ def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
     softmax = Softmax(f, made.grid, known.error, known.deviation, known.size)
     if made.grid.bands:
         raise EmulonError(f"{f} jumps between {lo:g} and {hi:g}: a network with jumps is not compiled")
-    return softmax.facts | {name: part.tolist() for name, part in softmax.tensors.items()}
+    return softmax.facts
 
 
 if __name__ == "__main__":

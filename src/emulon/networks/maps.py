@@ -267,12 +267,9 @@ class Product(Composite):
     broadcast: bool
     scale: float = 1.0
 
-    @property
-    def size(self) -> int:
-        return len(self.weight)
-
     def split(self, x: Any) -> list[Any]:
-        return [*x.split(self.size)] if isinstance(x, Box) else [x[..., : self.size], x[..., self.size :]]
+        size = len(self.weight)
+        return [*x.split(size)] if isinstance(x, Box) else [x[..., :size], x[..., size:]]
 
     def evaluate(self, x: Any, a: Arithmetic) -> Any:
         first, second = self.split(x)
@@ -280,8 +277,8 @@ class Product(Composite):
 
     @cached_property
     def parts(self) -> tuple[Layer, ...]:
-        one, weight = eye(self.size), torch.diag(self.weight)
-        two = (ones(self.size, 1) if self.broadcast else one) / self.scale
+        one, weight = eye(len(self.weight)), torch.diag(self.weight)
+        two = (ones(len(one), 1) if self.broadcast else one) / self.scale
         both = torch.cat([torch.cat([self.scale * one, two], dim=-1), torch.cat([self.scale * one, -two], dim=-1)])
         return (
             Linear(name=f"{self.name} sum and difference", reads=(0, 1), weight=both, bias=zeros(len(both))),

@@ -123,8 +123,8 @@ class Attention(SimpleLayer):
         moved = torch.minimum(by_number.nan_to_num(nan=math.inf), by_length.nan_to_num(nan=math.inf))
         # An average moves by what its numbers move, and by shifted_average(δ) where scores move by δ.
         flat = [shifted_average(min(delta, 301.0), 2 * known.v) for delta in moved.flatten().tolist()]
-        shift = moved.new_tensor(flat).reshape(moved.shape) * LIFT
-        heads = v * length + math.sqrt(self.w_v.shape[1]) * shift
+        shift = moved.new_tensor(flat).reshape(moved.shape)
+        heads = v * length + math.sqrt(self.w_v.shape[1]) * shift * LIFT
         return ErrorBound.of(((e_v + shift.unsqueeze(-1)) * LIFT).flatten(-2), heads.norm(dim=-1) * LIFT)
 
 

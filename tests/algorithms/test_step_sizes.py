@@ -57,16 +57,6 @@ def test_quantiles_of_zero_targets_are_zero():
     assert torch.equal(QuantileRegression(0.9).run(x, torch.zeros(40, dtype=torch.float64)), torch.zeros(3).double())
 
 
-@pytest.mark.parametrize("tau", [0.1, 0.5, 0.8])
-def test_quantile_regression_ends_near_sklearns_objective(tau: float):
-    """Subgradient steps do not settle; after 4000 the objective is within 0.2 % of the linear program's."""
-    x, y = regression(1)
-    exact = torch.as_tensor(QuantileRegressor(quantile=tau, alpha=0.0, fit_intercept=False).fit(x, y).coef_)
-    algorithm = QuantileRegression(tau, steps=4000)
-    best, found = algorithm.objective(x, y, exact), algorithm.objective(x, y, algorithm.run(x, y))
-    assert best <= found <= 1.002 * best
-
-
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), tau=st.sampled_from([0.05, 0.5, 0.7]), steps=st.sampled_from([1, 10, 100]))
 def test_the_best_quantile_iterate_keeps_its_promise(seed: int, tau: float, steps: int):
@@ -97,14 +87,6 @@ def test_the_perceptron_stops_in_time_where_it_is_hard(margin: float):
     bound = 2 * (1 + margin**2) / margin**2
     moves = (Perceptron(steps=1000).iterates(x, torch.ones(2).double()).diff(dim=0) != 0).any(dim=-1)
     assert bound / 100 < moves.sum() <= bound
-
-
-def test_the_perceptron_keeps_moving_where_no_plane_separates():
-    x = torch.tensor([[1.0], [1.0]], dtype=torch.float64)
-    iterates = Perceptron(steps=10).iterates(x, torch.tensor([1.0, -1.0], dtype=torch.float64))
-    assert torch.equal(iterates, torch.zeros(11, 1, dtype=torch.float64))  # the two pull equally hard: w = 0 for ever
-    three = torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64)
-    assert (Perceptron(steps=10).iterates(x[[0, 0, 0]], three).diff(dim=0) != 0).all()
 
 
 @given(seed=st.integers(0, 10_000), power=st.integers(-3, 3))

@@ -7,7 +7,7 @@ import torch
 from construction_cases import DOMAIN, data, exact_map, f64, hopfield, residual_map
 
 from emulon.attention import Trace
-from emulon.constructions import HopfieldResidualMap, ResidualMap
+from emulon.constructions import ResidualMap
 
 
 def test_a_jump_is_right_outside_its_band():
@@ -29,13 +29,12 @@ def test_hopfield_retrieval_agrees_with_attention(f):
     layer.certificate.verify(layer(x, y, w), exact_map(f, x, y, w))
 
 
-@pytest.mark.parametrize("module", [ResidualMap, HopfieldResidualMap])
-def test_the_papers_own_construction_errs_like_one_over_p_and_says_so(module):
+def test_the_papers_own_construction_errs_like_one_over_p_and_says_so():
     """Sharp β, values f(L), one-hot codes: first order, within its certificate."""
     x, y, w = data(batch=(60,))
     errors, bounds = [], []
     for points in (17, 33, 65, 129):
-        built = module("tanh(t)", DOMAIN, points=points, grid="paper")
+        built = ResidualMap("tanh(t)", DOMAIN, points=points, grid="paper")
         assert built.f.keys == points and built.template.codes.width == DOMAIN.samples
         errors.append(built.certificate.verify(built(x, y, w), exact_map("tanh(t)", x, y, w)))
         bounds.append(built.certificate.bound)

@@ -28,7 +28,7 @@ def test_a_layer_is_equation_1():
     assert not list(layer.parameters()) and len(list(layer.buffers())) == 7
 
 
-def test_loops_are_an_argument_of_the_call():
+def test_loops_are_an_argument_of_a_run():
     slots = TokenSlots((), a=1)
 
     def adding(number: float) -> Layer:
@@ -38,11 +38,9 @@ def test_loops_are_an_argument_of_the_call():
         return Layer(no_heads(slots), circuit.matrices, dtype=torch.float64)
 
     frame = Frame([adding(100.0)], [adding(1.0), adding(1.0)], [adding(1000.0)])
-    tokens = torch.zeros(3, 1, dtype=torch.float64)
-    assert [frame(tokens, loops)[0, 0].item() for loops in (0, 1, 5)] == [1100.0, 1102.0, 1110.0]
+    states = frame.iterates(torch.zeros(3, 1, dtype=torch.float64), 5)
+    assert [frame.finish(state)[0, 0].item() for state in states] == [1100.0, 1102.0, 1104.0, 1106.0, 1108.0, 1110.0]
     assert frame.heads["loop"] == [0, 0] and "loop: heads [0, 0]" in repr(frame)
-    with pytest.raises(OutOfDomain):
-        frame(tokens, -1)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 41, 1000])

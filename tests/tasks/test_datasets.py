@@ -5,7 +5,7 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.core.names import Registry
-from emulon.tasks import Linear, SparseLinear, Task, at_step, read_task, task_options
+from emulon.tasks import Linear, SparseLinear, Task, at_step, read_task, stream_seed, task_options
 
 
 def test_a_process_takes_its_rows_of_a_batch():
@@ -70,3 +70,8 @@ def test_a_class_with_a_name_is_a_task_like_the_others(monkeypatch):
 
 def test_a_task_says_what_it_is():
     assert str(Linear(5, noise=0.5)) == "linear functions of 5 features, noise 0.5, prior 1"
+
+
+def test_stream_seeds_are_spread_and_positive():
+    seeds = {stream_seed(seed, step) for seed in range(30) for step in range(-1, 30)}
+    assert len(seeds) == 30 * 31 and all(0 <= seed < 2**63 for seed in seeds)

@@ -39,15 +39,6 @@ class LoopedDescent(LoopedTransformer):
     Assumes: in front of the loop res is −y_i on train tokens and zero on all others, so that only they are summed (the
     paper's extra row x/N is not needed); features are off by `feature_error` in norm, labels by `label_error`;
     η ≤ 2/largest.
-
-    Args:
-        domain: Bounds on features and labels.
-        tokens: In a prompt.
-        step_size: η; by default 1/largest.
-        dtype: float64 or float32.
-        horizon: Most loops.
-        feature_error: Largest ‖computed feature vector − exact one‖.
-        label_error: Largest error of a label.
     """
 
     def __init__(

@@ -82,14 +82,8 @@ class Frame(nn.Module):
     def extra_repr(self) -> str:
         return "\n".join(f"{name}: heads {heads}" for name, heads in self.heads.items())
 
-    def forward(self, tokens: Float[Tensor, "... tokens features"], loops: int) -> Float[Tensor, "... tokens features"]:
-        *_, looped = self.iterates(tokens, loops)
-        return self.finish(looped)
-
     def iterates(self, tokens: Tensor, loops: int) -> Iterator[Tensor]:
         """The token matrices after pre and 0, 1, …, `loops` loops."""
-        if loops < 0:
-            raise OutOfDomain(f"loops must not be negative, got {loops}")
         for layer in self.pre:
             tokens = layer(tokens)
         yield tokens

@@ -7,6 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
+from construction_cases import exact_head, exact_map, exact_step
 from torch import Tensor, nn
 
 from emulon import constructions
@@ -23,7 +24,6 @@ from emulon.constructions import (
     ScalarHeads,
     TruncatedLinear,
 )
-from emulon.expressions import parse
 from emulon.testing import COMMON, require, require_agreement, require_refusal
 
 # The largest difference between two evaluations of the same inputs, next to their size: sharp gates amplify the last
@@ -222,27 +222,11 @@ SAMPLES = {"x": Input((6, 3), 1.0), "y": Input((6,), 1.0)}
 
 
 def residual(f):
-    def exact(x, y, w):
-        return parse(f)((x @ w.unsqueeze(-1)).squeeze(-1) - y).unsqueeze(-1) * x
-
-    return exact
+    return partial(exact_map, f)
 
 
 def step(loss, size, l2=0.0, l1=0.0):
-    def exact(x, y, w):
-        one = as_loss(loss)
-        x, y, fixed = one.template_data(x, y)
-        slopes = one.slope((x @ w.unsqueeze(-1)).squeeze(-1) - y)
-        gradient = (slopes.unsqueeze(-1) * x).mean(dim=-2) - (0.0 if fixed is None else fixed.mean(dim=-2))
-        moved = (1 - size * l2) * w - size * gradient
-        return moved.sign() * (moved.abs() - size * l1).clamp(min=0)
-
-    return exact
-
-
-def head(x, w_k, w_q, w_v):
-    k, q, v = (x @ w.mT for w in (w_k, w_q, w_v))
-    return torch.softmax(q @ k.mT, dim=-1) @ v
+    return lambda *parts: exact_step(as_loss(loss), *parts, size, l2, l1)
 
 
 def linear(x, theta):
@@ -287,9 +271,9 @@ CASES = {
         LINEAR,
     ),
     "truncated": (lambda: TruncatedLinear(12, 3, -1.0, 2.0, 1e-3), clipped, CLIPPED),
-    "head in tokens": (lambda: HeadInTokens(6, 3, 2, 3.0, 1e-8), head, HEAD),
-    "head in embedding": (lambda: HeadInEmbedding(6, 3, 2, 3.0, 1e-8), head, HEAD),
-    "head in embedding, paper": (lambda: HeadInEmbedding(6, 3, 2, 3.0, heads=9, grid="paper"), head, HEAD),
+    "head in tokens": (lambda: HeadInTokens(6, 3, 2, 3.0, 1e-8), exact_head, HEAD),
+    "head in embedding": (lambda: HeadInEmbedding(6, 3, 2, 3.0, 1e-8), exact_head, HEAD),
+    "head in embedding, paper": (lambda: HeadInEmbedding(6, 3, 2, 3.0, heads=9, grid="paper"), exact_head, HEAD),
 }
 
 

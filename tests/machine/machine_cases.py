@@ -1,14 +1,20 @@
-"""One table of single instructions, run at every level: exact → float64 weights → float32 weights → GPT-2."""
+"""One table of single instructions, and the networks that programs are run in: ours and those of transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+import pytest
 import torch
 from torch import Tensor
 
-from emulon.machine import Average, Invariant, Lookup, Matched, Register, RegisterProgram
+from emulon.certify import Certificate
+from emulon.machine import Average, Invariant, Lookup, Matched, Register, RegisterProgram, to_gpt2
+from emulon.machine.targets.llama_registers import compile_registers
+from emulon.machine.transformer import result_name
+from emulon.planted.architecture import ARCHITECTURES
 
 TOKENS = 6
 
@@ -27,6 +33,12 @@ class Case:
         program = RegisterProgram(self.name, TOKENS)
         registers = {name: program.input(name, shape, bound=bound) for name, (shape, bound) in self.inputs.items()}
         return program.returns(self.build(program, **registers))
+
+    def scaled(self, draw: random.Random) -> Case:
+        """On inputs of other sizes, but for what is divided by."""
+        kept = self.positive[0] if self.positive else ""
+        sizes = {name: bound * (name == kept or 10 ** draw.uniform(-3, 3)) for name, (_, bound) in self.inputs.items()}
+        return replace(self, inputs={name: (shape, sizes[name]) for name, (shape, _) in self.inputs.items()})
 
     def draw(self, batch: int, dtype: torch.dtype, *, corners: bool) -> dict[str, Tensor]:
         """Uniform draws from the whole domain, or its corners, where products are largest."""
@@ -160,3 +172,59 @@ CASES = [
     Case("mov of a mean of what is alike", {"a": (4, 1.0), "b": (1, 7.0)}, _like, _exact_like),
     Case("div", {"a": (4, 7.0), "b": (1, 20.0)}, _div, lambda a, b: a / b, positive=("b", 0.5)),
 ]
+
+
+def every_operator() -> RegisterProgram:
+    """Look-up, mean, product, clip and divisions, of the same register in turn."""
+    program = RegisterProgram("every operator", tokens=4)
+    a, b = program.input("a", 2, bound=1.0), program.input("b", bound=1.0)
+    before, mean, square, ratio = (program.register(name) for name in ("before", "mean", "square", "ratio"))
+    program.mov(before, b, at=Lookup("before", (None, 1, 2, 3)))
+    program.mov(mean, b, at=Average("all", (1, 2, 3, 4)))
+    program.dot(square, a, a, invariant=Invariant("a square", low=0.0, norm=2.0))
+    program.div(ratio, before + mean, 1.0 + square, invariant=Invariant("|before| + |mean|", norm=2.0))
+    program.clip(square, ratio, 0.25)
+    program.div(mean, square, 3.0 + ratio)
+    program.div(square, mean, 4.0 + ratio)
+    program.mul(ratio, mean, 0.3 * before)
+    return program.returns(ratio)
+
+
+Inputs = Mapping[str, Tensor]
+Held = tuple[dict[str, Tensor], Mapping[str, Certificate]]
+
+
+def in_ours(program: RegisterProgram, inputs: Inputs, dtype: torch.dtype) -> Held:
+    """(every register at the end in float64, certificates), like all that follow."""
+    model = program.compile(dtype)
+    run = model.run(**inputs)
+    return {name: run[name].double() for name in program.registers}, model.certificates
+
+
+def in_gpt2(program: RegisterProgram, inputs: Inputs, dtype: torch.dtype) -> Held:
+    pytest.importorskip("transformers", reason="the GPT-2 export needs transformers (pip install 'emulon[hf]')")
+    model = program.compile(dtype)
+    hidden = to_gpt2(model)(inputs_embeds=model.embed(**inputs)).last_hidden_state
+    return {name: held.double() for name, held in model.registers(hidden).items()}, model.certificates
+
+
+def in_llama(program: RegisterProgram, inputs: Inputs, dtype: torch.dtype) -> Held:
+    pytest.importorskip("transformers", reason="the target is a stock Llama (pip install 'emulon[hf]')")
+    machine, llama = compile_registers(program, dtype), ARCHITECTURES["llama"]
+    layout = machine.layout
+    state = llama.state(llama.weights_of(machine), layout.read(result_name(program))[:1], dtype)
+    embedded = machine.positions.to(dtype).expand(*next(iter(inputs.values())).shape[:-2], -1, -1).clone()
+    for name, values in inputs.items():
+        embedded[..., 1:, :] += values @ layout.write(name).to(dtype)
+    hidden = llama.load(state, machine.heads)(inputs_embeds=embedded).last_hidden_state[:, 1:].double()
+    held = {name: one.expand(hidden @ layout.read(name).mT) for name, one in program.registers.items()}
+    return held, machine.certificates
+
+
+# The network, its dtype, and how far off a result may be, relative to the largest that the domain allows.
+NETWORKS = {
+    "ours in float64": (in_ours, torch.float64, 1e-9),
+    "ours in float32": (in_ours, torch.float32, 1e-3),
+    "GPT-2": (in_gpt2, torch.float64, 1e-9),
+    "Llama": (in_llama, torch.float32, 1e-3),
+}

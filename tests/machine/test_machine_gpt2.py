@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from exact_learners import exact_batch, exact_ridge, exact_sgd, gaussian_data
-from machine_cases import CASES, Case
 
 from emulon.core.errors import OutOfDomain
 from emulon.machine import RegisterProgram, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
@@ -57,16 +56,6 @@ def test_the_checkpoint_predicts_as_ours_and_as_the_exact_algorithm(
     print(f"{name} {attention}: to ours {to_ours:.1e}, to exact {to_exact:.1e}")
     assert to_ours < 1e-6
     assert to_exact < 1e-6
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_instruction_runs_in_gpt2(case: Case) -> None:
-    torch.manual_seed(0)
-    model = case.program().compile()
-    inputs = case.draw(20, torch.float64, corners=False)
-    hidden = to_gpt2(model)(inputs_embeds=model.embed(**inputs)).last_hidden_state
-    target = model.program.output.name
-    model.certificates[target].verify(model.registers(hidden)[target], case.exact(**inputs))
 
 
 @pytest.mark.parametrize("weight", ["wpe.weight", "h.3.ln_2.weight", "h.2.attn.c_attn.weight", "h.5.mlp.c_proj.weight"])

@@ -1,4 +1,4 @@
-"""Programs against an oracle: what they hold in Arb is within their certificates, and these add up what is documented."""
+"""Programs against an oracle: what they hold is within their certificates, and these add up what is documented."""
 
 from __future__ import annotations
 

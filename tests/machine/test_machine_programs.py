@@ -13,44 +13,69 @@ from emulon.machine import BadProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
 
 STEP = 0.05
+START = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+UNIT = Domain(8, 4, x=1.0, y=1.0, w=4.0, spectrum=Spectrum(norm=1.0))
+# A program, the exact algorithm, its depth, and the largest error on the data of its domain.
+CASES = {
+    "sgd": (lambda: sgd(4, 8, STEP), lambda xs, ys: exact_sgd(xs, ys, STEP), 15, 1e-6),
+    "longer, wider sgd": (lambda: sgd(8, 16, STEP), lambda xs, ys: exact_sgd(xs, ys, STEP), 31, 1e-6),
+    "sgd with ridge from a start": (
+        lambda: sgd(3, 6, STEP, ridge=0.3, initial=START),
+        lambda xs, ys: exact_sgd(xs, ys, STEP, 0.3, START),
+        11,
+        1e-10,
+    ),
+    "one step of sgd": (  # Theorem 1: O(1) layers, whatever the number of examples
+        lambda: sgd(3, 5, STEP, initial=START, steps=1),
+        lambda xs, ys: exact_sgd(xs, ys, STEP, initial=START, window=1),
+        3,
+        1e-10,
+    ),
+    **{
+        f"sherman_morrison {ridge}": (
+            lambda ridge=ridge: sherman_morrison(4, 8, ridge),
+            lambda xs, ys, ridge=ridge: exact_ridge(xs, ys, ridge),
+            29,
+            1e-5,
+        )
+        for ridge in (1.0, 0.01)
+    },
+    "batch": (lambda: batch_gradient_descent(4, 8, STEP), lambda xs, ys: exact_batch(xs, ys, STEP, 1), 3, 1e-9),
+    "five steps with ridge": (
+        lambda: batch_gradient_descent(4, 8, STEP, 5, ridge=0.2),
+        lambda xs, ys: exact_batch(xs, ys, STEP, 5, 0.2),
+        7,
+        1e-9,
+    ),
+    "moving average": (lambda: moving_average(9, 0.8), lambda xs, ys: exact_moving_average(ys, 0.8), 8, 1e-12),
+    "sgd in a narrow domain": (lambda: sgd(4, 8, STEP, domain=UNIT), lambda xs, ys: exact_sgd(xs, ys, STEP), 15, 1e-9),
+    "ridge in a narrow domain": (
+        lambda: sherman_morrison(4, 8, 1.0, domain=UNIT),
+        lambda xs, ys: exact_ridge(xs, ys, 1.0),
+        29,
+        1e-9,
+    ),
+    "batch in a narrow domain": (
+        lambda: batch_gradient_descent(4, 8, STEP, 4, domain=UNIT),
+        lambda xs, ys: exact_batch(xs, ys, STEP, 4),
+        6,
+        1e-9,
+    ),
+}
 
 
-@pytest.mark.parametrize(("features", "samples"), [(4, 8), (8, 16)])
-def test_sgd_is_exact_sgd_at_every_position(features: int, samples: int) -> None:
-    xs, ys = gaussian_data(16, samples, features)
-    model = sgd(features, samples, STEP).compile()
-    error = model.certificate.verify(model.predict(xs, ys), exact_sgd(xs, ys, STEP))
-    print(f"sgd d={features} n={samples}: error {error:.1e}, certificate {model.certificate.bound:.1e}")
-    print(f"    depth {model.depth} (the paper: O(N), N = {samples}), width {model.width} (O(d), d = {features})")
-    assert error < 1e-6
-    assert model.depth == 2 * (samples - 1) + 1  # the paper: O(N) layers
-    assert model.width <= 4 * features + 20  # the paper: O(d) (and O(N + d) with its one-hot codes)
-
-
-def test_sgd_with_ridge_and_a_start() -> None:
-    xs, ys = gaussian_data(12, 6, 3)
-    start = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
-    model = sgd(3, 6, STEP, ridge=0.3, initial=start).compile()
-    assert (model.predict(xs, ys) - exact_sgd(xs, ys, STEP, 0.3, start)).abs().max() < 1e-10
-
-
-def test_one_step_of_sgd_is_theorem_1() -> None:
-    xs, ys = gaussian_data(12, 5, 3)
-    start = torch.ones(3, dtype=torch.float64)
-    model = sgd(3, 5, STEP, initial=start, steps=1).compile()
-    assert model.depth == 3  # O(1), whatever the number of examples
-    assert (model.predict(xs, ys) - exact_sgd(xs, ys, STEP, initial=start, window=1)).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("ridge", [1.0, 0.1, 0.01])
-def test_sherman_morrison_is_ridge_at_every_position(ridge: float) -> None:
-    xs, ys = gaussian_data(16, 8, 4)
-    model = sherman_morrison(4, 8, ridge).compile()
-    error = (model.predict(xs, ys) - exact_ridge(xs, ys, ridge)).abs().max().item()
-    print(f"sherman_morrison d=4 n=8 ridge={ridge}: error {error:.1e}, certificate {model.certificate.bound:.1e}")
-    print(f"    depth {model.depth} (the paper: O(N), N = 8), width {model.width} (O(d²), d² = 16)")
-    assert error < 1e-5
-    assert model.depth == 4 * 7 + 1
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_is_the_exact_algorithm_at_every_position(name: str) -> None:
+    make, exact, depth, most = CASES[name]
+    model, narrow = make().compile(), "narrow" in name
+    prompt = model.program.prompt
+    xs, ys = (unit_data if narrow else gaussian_data)(16, prompt.samples, prompt.features)
+    error = model.certificate.verify(model.predict(xs, ys), exact(xs, ys))
+    print(f"{name}: error {error:.1e}, certificate {model.certificate.bound:.1e}, width {model.width}")
+    assert error < most and model.depth == depth
+    assert model.certificate.bound < 1e-5 or not narrow
+    if name.endswith("sgd"):
+        assert model.width <= 4 * prompt.features + 20  # the paper: O(d) (and O(N + d) with its one-hot codes)
 
 
 def test_sherman_morrison_depth_and_width_grow_as_the_paper_says() -> None:
@@ -60,45 +85,6 @@ def test_sherman_morrison_depth_and_width_grow_as_the_paper_says() -> None:
     assert shapes[2, 4].depth == shapes[8, 4].depth
     assert shapes[2, 8].width == shapes[2, 4].width
     assert shapes[8, 4].width <= 8**2 + 6 * 8 + 24
-
-
-@pytest.mark.parametrize(
-    ("program", "exact"),
-    [
-        (lambda domain: sgd(4, 8, STEP, domain=domain), lambda xs, ys: exact_sgd(xs, ys, STEP)),
-        (lambda domain: sherman_morrison(4, 8, 1.0, domain=domain), lambda xs, ys: exact_ridge(xs, ys, 1.0)),
-        (
-            lambda domain: batch_gradient_descent(4, 8, STEP, 4, domain=domain),
-            lambda xs, ys: exact_batch(xs, ys, STEP, 4),
-        ),
-    ],
-    ids=["sgd", "sherman_morrison", "batch_gradient_descent"],
-)
-def test_whole_programs_stay_below_a_finite_certificate(program, exact) -> None:
-    xs, ys = unit_data(24, 8, 4)
-    model = program(Domain(8, 4, x=1.0, y=1.0, w=4.0, spectrum=Spectrum(norm=1.0))).compile()
-    error = model.certificate.verify(model.predict(xs, ys), exact(xs, ys))
-    print(f"{model.program.name}: error {error:.1e}, certificate {model.certificate}")
-    assert model.certificate.bound < 1e-5
-
-
-@pytest.mark.parametrize(("steps", "ridge"), [(1, 0.0), (5, 0.2)])
-def test_batch_gradient_descent(steps: int, ridge: float) -> None:
-    xs, ys = gaussian_data(16, 8, 4)
-    model = batch_gradient_descent(4, 8, STEP, steps, ridge=ridge).compile()
-    error = model.certificate.verify(model.predict(xs, ys), exact_batch(xs, ys, STEP, steps, ridge))
-    assert error < 1e-9
-    assert model.depth == steps + 2
-
-
-def test_moving_average_of_past_targets() -> None:
-    ys = torch.randn(16, 9, dtype=torch.float64)
-    model = moving_average(9, decay=0.8).compile()
-    error = model.certificate.verify(
-        model.predict(torch.zeros(16, 9, 1, dtype=torch.float64), ys), exact_moving_average(ys, 0.8)
-    )
-    assert error < 1e-12
-    assert model.depth == 8
 
 
 def test_predictions_use_only_the_past() -> None:

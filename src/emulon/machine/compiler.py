@@ -14,7 +14,7 @@ from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
 from emulon.machine.layout import RegisterLayout, ScheduledLayer, schedule
-from emulon.machine.normalisation import Normalisation, plan, square
+from emulon.machine.normalisation import Normalisation, plan
 from emulon.machine.program import validate
 from emulon.machine.ranges import Analysis, analyse, range_of
 from emulon.machine.tokens import Average, Where
@@ -66,7 +66,7 @@ def compile_program(
     known = planned(program, dtype, rotated=rotated)
     certificates = known.certificates()
     require_tolerance(program, certificates, tolerance)
-    builder = LayerBuilder(known.layout, known.normalisation, known.divisions, square(dtype), known.dirty)
+    builder = LayerBuilder(known)
     analysis = known.analysis
     peaks = {one.number: factor_peaks(one, analysis) for one in program.instructions if one.raw.operator == "⊙"}
     weights = [builder.build(layer, peaks) for layer in known.layers]
@@ -89,7 +89,7 @@ def layers_to_layout(
     maps |= dict.fromkeys(one.where for layer in layers for one in layer.adds)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
     layout = RegisterLayout(program, maps, peaks, divides=bool(divisions(program)))
-    layout.shape_heads(demands(layout, layers, program.here, dirty), rotated)
+    layout.shape_heads(demands(layout, layers, dirty, sweeps=True), rotated)
     return layout
 
 

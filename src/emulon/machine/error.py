@@ -115,21 +115,25 @@ class LocalError:
         plain = gamma(terms + 2, self.dtype) * (magnitude + 2 * coefficients * self.normalisation.mean)
         return plain + 2 * coefficients * self.normalisation.skew
 
+    def _entry(self, name: str, before: Mapping[str, Range]) -> float:
+        """The error of reading one entry of a register."""
+        return self.normalisation.read_error(1, before[name].peak, self.scale[name])
+
+    def _scored(self, where: Matched) -> tuple[float, float]:
+        """The relative error of the products of a match, and what else it adds: weights that are not alike."""
+        products = gamma(where.size + 3, self.dtype)
+        beta = sharpness(where, self.tokens, self.dtype)
+        return 2.1 * self.normalisation.scaling + products, products * (beta + where.reach)
+
     def _matched(self, where: Where, before: Mapping[str, Range]) -> float:
-        """What a match adds to the error of a score: reading both sides, multiplying, weights that are not alike."""
+        """What a match adds to the error of a score: reading both sides, multiplying, exp."""
         if not isinstance(where, Matched):
             return 0.0
-        query, key = before[where.query], before[where.key]
-        root = math.sqrt(where.size)
-        q_error = root * self.normalisation.read_error(1, query.peak, self.scale[where.query])
-        k_error = root * self.normalisation.read_error(1, key.peak, self.scale[where.key])
-        scaled = (2.1 * self.normalisation.scaling + gamma(where.size + 3, self.dtype)) * query.norm * key.norm
-        beta = sharpness(where, self.tokens, self.dtype)
-        return (
-            1.1 * where.sharp * (scaled + query.norm * k_error + key.norm * q_error)
-            + gamma(where.size + 3, self.dtype) * (beta + where.reach)
-            + softmax_weights(0.0, 2 * where.reach, self.dtype)
-        )
+        query, key, root = before[where.query], before[where.key], math.sqrt(where.size)
+        q_error, k_error = (root * self._entry(name, before) for name in (where.query, where.key))
+        relative, beside = self._scored(where)
+        moved = 1.1 * where.sharp * (relative * query.norm * key.norm + query.norm * k_error + key.norm * q_error)
+        return moved + beside + softmax_weights(0.0, 2 * where.reach, self.dtype)
 
     def _attended(self, where: Where, value: float, rounding: float, matched: float = 0.0) -> dict[str, float]:
         """A functional read with attention: leak to unwanted tokens, uneven weights of wanted ones, rounding."""
@@ -145,23 +149,29 @@ class LocalError:
             spread += average(len(where.members), value, self.dtype)
         return {"normalisation": norm.scaling * value, "routing": routing, "rounding": rounding + spread}
 
-    def _erased(self, old: float) -> dict[str, float]:
-        if old == 0:
-            return {}
-        return self._attended(self.here, old, self.normalisation.read_error(1, old, old))
+    def _left(self, name: str, old: float) -> float:
+        """The error of reading an old value that is erased."""
+        return self.normalisation.read_error(1, old, old)
+
+    def _erased(self, name: str, old: float) -> dict[str, float]:
+        return self._attended(self.here, old, self._left(name, old)) if old else {}
 
     # Operators
 
+    def _written(self, parts: int, value: float, old: float) -> float:
+        """The rounding of adding so many parts, and taking the old value away."""
+        return 6 * unit(self.dtype) * (value + 2 * old)
+
     def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
-        raw = instruction.raw
+        raw, parts = instruction.raw, 1
         value, rounding = self._read(raw.read if instruction.increment is None else instruction.increment, before)
         out = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before))
         if raw.local is not None:
             more, rounding = self._read(raw.local, before)
-            out = plus(out, self._attended(self.here, more, rounding))
-            value += more
-        out = out if instruction.increment is not None else plus(out, self._erased(old))
-        return plus(out, {"rounding": 6 * unit(self.dtype) * (value + 2 * old)})
+            out, parts, value = added(out, self._attended(self.here, more, rounding)), 2, value + more
+        if instruction.increment is None:
+            out = added(out, self._erased(instruction.target.name, old))
+        return added(out, {"rounding": self._written(parts, value, old)})
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """Per product, with z± = x/X ± y/Y: |z₊| + |z₋| ≤ 2 and the remainder is convex in |z|: truncation XY/4·t(2).
@@ -209,7 +219,7 @@ class LocalError:
         low = self.divisions[instruction.number].low
         divisor, numerator, relative, rest = self._division(instruction, before, old)
         division = (1.1 * divisor / low + relative) * self._result(instruction, before, low)
-        return plus(rest, {"division": division, "rounding": numerator / low})
+        return added(rest, {"division": division, "rounding": numerator / low})
 
     def _result(self, instruction: Instruction, before: Mapping[str, Range], low: float) -> float:
         """The largest quotient."""
@@ -232,12 +242,8 @@ class LocalError:
         mean = norm.divide_mean(division.factor * division.high)
         numerator = norm.read_error(terms, magnitude, coefficients, divided=mean)
         relative = norm.divide_scaling(division.factor, division.low) + 1.1 * (norm.scaling + 16 * u) + 16 * u
-        return divisor, numerator, relative, plus({"rounding": 4 * u * old}, self._erased(old))
-
-
-def plus(a: dict[str, float], b: dict[str, float]) -> dict[str, float]:
-    """Error terms by name, added."""
-    return {name: a.get(name, 0.0) + b.get(name, 0.0) for name in {**a, **b}}
+        erased = added({"rounding": 4 * u * old}, self._erased(instruction.target.name, old))
+        return divisor, numerator, relative, erased
 
 
 Terms = dict[str, float]

@@ -1,18 +1,22 @@
-"""One layer of a program as the weights of one GPT-2 block."""
+"""One layer of a program as weights: what attention reads in any target, and a block of GPT-2."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from emulon.machine.error import Division
-from emulon.machine.instruction import Instruction
-from emulon.machine.layout import CODE, DIVIDE, IS_START, ONE, PAD, RegisterLayout, ScheduledLayer
-from emulon.machine.normalisation import Normalisation, Square, steepness
+from emulon.machine.instruction import Instruction, Raw
+from emulon.machine.layout import CODE, DIVIDE, IS_START, PAD, RegisterLayout, ScheduledLayer
+from emulon.machine.normalisation import square, steepness
 from emulon.machine.tokens import Lookup, Matched, Where, sharpness
+
+if TYPE_CHECKING:
+    from emulon.machine.compiler import Plan
 
 SWEPT = "swept divisor"
 SWEEP = 0  # the owner of what takes an old divisor away: no instruction, but all that follow need it
@@ -66,24 +70,85 @@ class Weights:
     unit_owners: list[int]
 
 
-class LayerBuilder:
-    """Turns layers into weights; remembers which slots hold something that a write has to erase first."""
+class Heads(NamedTuple):
+    """Attention as (heads, head_width, width) each, and of every head its instructions and its map."""
 
-    def __init__(
-        self,
-        layout: RegisterLayout,
-        normalisation: Normalisation,
-        divisions: dict[int, Division],
-        square: Square,
-        dirty: set[str],
-    ) -> None:
-        self.layout, self.normalisation, self.divisions, self.square = layout, normalisation, divisions, square
-        self.dirty = set(dirty)
-        self.here: Where = layout.program.here
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    owners: list[list[int]]
+    maps: list[str | None]
+
+
+class BlockBuilder:
+    """Attention and kinks of the blocks of any target.
+
+    Scores are sharpened by `beta` and multiplied by `factor`; heads match in these `places`.
+    """
+
+    def __init__(self, plan: Plan, beta: Callable[[Where], float], places: Sequence[int], factor: float = 1.0) -> None:
+        self.layout, self.divisions, self.dirty = plan.layout, plan.divisions, set(plan.dirty)
+        self.beta, self.places, self.factor = beta, list(places), factor
+        self.here: Where = plan.program.here
+
+    def no_heads(self) -> Heads:
+        layout = self.layout
+        shape = (4, layout.heads, layout.head_width, layout.width)
+        query, key, value, output = torch.zeros(shape, dtype=torch.float64, device="cpu")
+        return Heads(query, key, value, output, [[] for _ in range(layout.heads)], [None] * layout.heads)
+
+    def heads(self, rows: dict[Where, Wires]) -> Heads:
+        """As many heads for every map as what is read by it needs."""
+        heads, size, head = self.no_heads(), self.layout.head_width, 0
+        for where, part in rows.items():
+            read, write = part.stacked(self.layout.width)
+            for start in range(0, len(read), size):
+                chosen = slice(start, start + size)
+                self.match(heads, head, *self._sides(where))
+                heads.value[head, : len(read[chosen])] = read[chosen]
+                heads.output[head, : len(read[chosen])] = write[chosen]
+                heads.owners[head] = sorted(set(part.owners[chosen]) - {NOBODY})
+                heads.maps[head] = where.name
+                head += 1
+        return heads
+
+    def match(self, heads: Heads, head: int, ask: Tensor, code: Tensor) -> None:
+        places = self.places[: len(ask)]
+        heads.query[head, places], heads.key[head, places] = ask * self.factor, code
+
+    def _sides(self, where: Where) -> tuple[Tensor, Tensor]:
+        """Query and key functionals: code against code for a lookup, 1 against the mark for an average, and register
+        against register beside that for a match."""
+        layout, beta = self.layout, self.beta(where)
+        if isinstance(where, Lookup):
+            return beta * layout.read(layout.key(where)), layout.read(CODE)
+        ask, mark = beta * layout.constant(), layout.mark(where)
+        if isinstance(where, Matched):
+            ask = torch.cat([ask, where.sharp * layout.read(where.query)])
+            return ask, torch.cat([mark, layout.read(where.key)])
+        return ask, mark
+
+    def kinks(self, raw: Raw, steep: float) -> Iterator[tuple[Tensor, float]]:
+        """Rows and weights of clip(z, ±c) = (|z + c| − |z − c|)/2, where |t| is (f(s·t) + f(−s·t))/s for a steep s."""
+        for sign, end in ((1.0, raw.read + raw.limit), (-1.0, raw.read - raw.limit)):
+            row = steep * self.layout.row(end)
+            for side in (row, -row):
+                yield side, sign / (2 * steep)
+
+
+class LayerBuilder(BlockBuilder):
+    """Turns layers into blocks of GPT-2; remembers which slots hold something that a write has to erase first."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.normalisation, tokens = plan.normalisation, plan.layout.tokens
+        dtype = self.normalisation.dtype
+        super().__init__(plan, lambda where: sharpness(where, tokens, dtype), range(plan.layout.head_width))
+        self.square = square(dtype)
 
     def build(self, layer: ScheduledLayer, peaks: dict[int, tuple[float, float]]) -> Weights:
         """`peaks` gives, by instruction number, the bounds X and Y of a product's factors."""
-        attention = wires(self.layout, layer, self.here, self.dirty)
+        attention = wires(self.layout, layer, self.dirty)
         mlp = Wires()
         gain = mlp_gain = self.normalisation.gain
         output_bias = torch.zeros(self.layout.width, dtype=torch.float64, device="cpu")
@@ -105,9 +170,10 @@ class LayerBuilder:
         for one in layer.clips:
             self._clip(mlp, one)
         inward, outward = mlp.stacked(self.layout.width)
-        owners, maps = self._roles(attention)
-        heads = self._heads(attention)
-        return Weights(*heads, output_bias, inward, outward.mT, outward_bias, gain, mlp_gain, owners, maps, mlp.owners)
+        heads = self.heads(attention)
+        output = heads.output.permute(2, 0, 1).flatten(1)
+        parts = (*heads[:3], output, output_bias, inward, outward.mT, outward_bias)
+        return Weights(*parts, gain, mlp_gain, heads.owners, heads.maps, mlp.owners)
 
     def _divisor(self, rows: Wires, instruction: Instruction, division: Division) -> None:
         """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""
@@ -133,13 +199,10 @@ class LayerBuilder:
         self._replace(mlp, instruction)
 
     def _clip(self, mlp: Wires, instruction: Instruction) -> None:
-        """clip(z, ±c) = (|z + c| − |z − c|)/2, and |t| is (GELU(s·t) + GELU(−s·t))/s but for 0.34/s."""
-        raw, write = instruction.raw, self.layout.write(instruction.target.name)
-        steep = steepness(raw.limit, self.normalisation.dtype)
-        for sign, end in ((1.0, raw.read + raw.limit), (-1.0, raw.read - raw.limit)):
-            row = steep * self.layout.row(end)
-            for side in (row, -row):
-                mlp.add(side, sign / (2 * steep) * write, instruction.number)
+        """By GELUs, which are off by 0.34/s."""
+        write = self.layout.write(instruction.target.name)
+        for side, weight in self.kinks(instruction.raw, steepness(instruction.raw.limit, self.normalisation.dtype)):
+            mlp.add(side, weight * write, instruction.number)
         self._replace(mlp, instruction)
 
     def _replace(self, mlp: Wires, instruction: Instruction) -> None:
@@ -148,47 +211,6 @@ class LayerBuilder:
         if name in self.dirty:
             _pass(mlp, self.layout.read(name), -self.layout.write(name), instruction.number)
         self.dirty.add(name)
-
-    def _roles(self, attention: dict[Where, Wires]) -> tuple[list[list[int]], list[str | None]]:
-        """Whom every head works for, and the map that it reads by."""
-        owners: list[list[int]] = []
-        maps: list[str | None] = []
-        for where, rows in attention.items():
-            for start in range(0, len(rows), self.layout.head_width):
-                owners.append(sorted(set(rows.owners[start : start + self.layout.head_width])))
-                maps.append(where.name)
-        idle = self.layout.heads - len(maps)
-        return owners + [[] for _ in range(idle)], maps + [None] * idle
-
-    def _heads(self, attention: dict[Where, Wires]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        layout, size = self.layout, self.layout.head_width
-        query = torch.zeros(layout.heads, size, layout.width, dtype=torch.float64, device="cpu")
-        key, value = query.clone(), query.clone()
-        output = torch.zeros(layout.heads, layout.width, size, dtype=torch.float64, device="cpu")
-        head = 0
-        for where, rows in attention.items():
-            read, write = rows.stacked(layout.width)
-            for start in range(0, len(read), size):
-                part, to = read[start : start + size], write[start : start + size]
-                ask, code = self._match(where)
-                query[head, : len(ask)], key[head, : len(code)] = ask, code
-                value[head, : len(part)] = part
-                output[head, :, : len(part)] = to.mT
-                head += 1
-        return query, key, value, output.permute(1, 0, 2).reshape(layout.width, -1)
-
-    def _match(self, where: Where) -> tuple[Tensor, Tensor]:
-        """Query and key functionals: code against code for a lookup, 1 against the mark for an average, and register
-        against register beside that for a match."""
-        layout = self.layout
-        beta = sharpness(where, layout.tokens, self.normalisation.dtype)
-        if isinstance(where, Lookup):
-            return beta * layout.read(layout.key(where)), layout.read(CODE)
-        if isinstance(where, Matched):
-            seen = beta * (layout.read(ONE) + layout.read(IS_START))
-            ask = torch.cat([seen, where.sharp * layout.read(where.query)])
-            return ask, torch.cat([layout.read(layout.key(where)), layout.read(where.key)])
-        return beta * (layout.read(ONE) + layout.read(IS_START)), layout.read(layout.key(where))
 
 
 def _pass(mlp: Wires, read: Tensor, write: Tensor, owner: int) -> None:
@@ -203,13 +225,14 @@ def swept(dirty: set[str]) -> set[str]:
 
 
 def wires(
-    layout: RegisterLayout, layer: ScheduledLayer, here: Where, dirty: set[str], empty: Container[str] = ()
+    layout: RegisterLayout, layer: ScheduledLayer, dirty: set[str], empty: Container[str] = ()
 ) -> dict[Where, Wires]:
     """What the attention of a layer reads, map by map; erasing an old value is reading it here and subtracting it.
 
     Registers that are `dirty` are erased, also those that are `empty`.
     """
     rows: dict[Where, Wires] = {}
+    here = layout.program.here
     for one in layer.adds:
         write, read = layout.write(one.target.name), one.raw.read if one.increment is None else one.increment
         rows.setdefault(one.where, Wires()).add(layout.row(read), write, one.number)
@@ -226,15 +249,18 @@ def wires(
     return rows
 
 
-def demands(layout: RegisterLayout, layers: list[ScheduledLayer], here: Where, dirty: set[str]) -> list[list[int]]:
-    """How many values each map carries, layer by layer, before any head exists."""
+def demands(layout: RegisterLayout, layers: list[ScheduledLayer], dirty: set[str], *, sweeps: bool) -> list[list[int]]:
+    """How many values each map carries, layer by layer, before any head exists.
+
+    Where nothing `sweeps` old divisors out, as in a Llama, the pad is taken beside a divisor, and two maps of one value
+    put it back.
+    """
     dirty, out = set(dirty), []
     for layer in layers:
-        rows = wires(layout, layer, here, dirty)
+        counts = {where: len(part) for where, part in wires(layout, layer, dirty).items()}
         if layer.divisions:
-            divisor = torch.zeros(1, layout.width, dtype=torch.float64, device="cpu")
-            rows[here].add(divisor, divisor, SWEEP)
-        out.append([len(part) for part in rows.values()])
+            counts[layout.program.here] += 1 if sweeps else 2
+        out.append(list(counts.values()) or ([] if sweeps else [1, 1]))
         dirty = swept(dirty) | {one.target.name for one in layer.instructions}
-        dirty |= {DIVIDE} if layer.divisions else set()
+        dirty |= {DIVIDE} if layer.divisions and sweeps else set()
     return out

@@ -101,6 +101,14 @@ class RegisterLayout:
         rows[:, self.slots[name]] = torch.eye(len(rows), dtype=torch.float64, device="cpu") * self.scale.get(name, 1.0)
         return self.centred(rows)
 
+    def constant(self) -> Tensor:
+        """The functional that reads 1 at every token, (1, width)."""
+        return self.read(ONE) + self.read(IS_START)
+
+    def mark(self, where: Where) -> Tensor:
+        """The functional that tells a map's members, (1, width)."""
+        return self.read(self.key(where))
+
     def write(self, name: str) -> Tensor:
         """The unit vectors (size, width) that write a slot group."""
         columns = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64, device="cpu")

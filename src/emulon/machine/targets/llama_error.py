@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, softmax_weights, unit
+from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, unit
 from emulon.core.errors import BadProgram
 from emulon.machine.compiler import Plan, content, divisions, divisor_span
-from emulon.machine.error import Budget, LocalError, certify, plus
+from emulon.machine.error import Budget, LocalError, added, certify
 from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.normalisation import Normalisation, up_to_power_of_two
 from emulon.machine.ranges import Analysis, Range, analyse, range_of
@@ -123,18 +123,12 @@ class LlamaError(LocalError):
         """What the bounds assume of torch."""
         return EXP_ASSUMED, SILU_ASSUMED, NORM_ASSUMED
 
-    def _matched(self, where: Where, before: Mapping[str, Range]) -> float:
-        """The error of a match in a score: reading both sides, multiplying, exp. Members' marks add exactly zero."""
-        if not isinstance(where, Matched):
-            return 0.0
-        query, key, root = before[where.query], before[where.key], math.sqrt(where.size)
-        q_error, k_error = (
-            root * (self.normalisation.read_error(1, before[name].peak, 0.0) + self._noise(name, self.noise.drift))
-            for name in (where.query, where.key)
-        )
-        scaled = gamma(where.size + 6, self.dtype) * query.norm * key.norm
-        moved = 1.1 * where.sharp * (scaled + query.norm * k_error + key.norm * q_error)
-        return moved + softmax_weights(0.0, 2 * where.reach, self.dtype)
+    def _entry(self, name: str, before: Mapping[str, Range]) -> float:
+        return super()._entry(name, before) + self._noise(name, self.noise.drift)
+
+    def _scored(self, where: Matched) -> tuple[float, float]:
+        """Members' marks add exactly zero."""
+        return gamma(where.size + 6, self.dtype), 0.0
 
     def _attended(self, where: Where, value: float, rounding: float, matched: float = 0.0) -> dict[str, float]:
         """A functional read with attention: exactly by a look-up, with equal weights by a mean.
@@ -171,28 +165,18 @@ class LlamaError(LocalError):
         """What a target holds before, or what has drifted into it; everything is erased."""
         return before[name].peak if name in before else self._noise(name, self.noise.drift)
 
-    def _left(self, instruction: Instruction, old: float) -> float:
+    def _left(self, name: str, old: float) -> float:
         """How much of an old value is left: what has drifted into it is read, too, and erased with it."""
-        return self._noise(instruction.target.name, {}) if old else 0.0
-
-    def _taken(self, instruction: Instruction, old: float) -> dict[str, float]:
-        return self._attended(self.here, old, self._left(instruction, old)) if old else {}
+        return self._noise(name, {}) if old else 0.0
 
     def read_out(self, name: str, reach: Range, size: int) -> dict[str, float]:
         """The final norm reads exactly but for noise."""
         noise = math.sqrt(size) * self._noise(name, self.noise.final)
-        return plus(super().read_out(name, reach, size), {"rounding": noise})
+        return added(super().read_out(name, reach, size), {"rounding": noise})
 
-    def _sum(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
+    def _written(self, parts: int, value: float, old: float) -> float:
         """At most three values, all times powers of two, make the block's output; then the stream adds it."""
-        raw = instruction.raw
-        value, rounding = self._read(raw.read if instruction.increment is None else instruction.increment, before)
-        out, parts = self._attended(instruction.where, value, rounding, self._matched(instruction.where, before)), 1
-        if raw.local is not None:
-            more, rounding = self._read(raw.local, before)
-            out, parts, value = plus(out, self._attended(self.here, more, rounding)), 2, value + more
-        out = out if instruction.increment is not None else plus(out, self._taken(instruction, old))
-        return plus(out, {"rounding": gamma(parts + 2, self.dtype) * (value + old)})
+        return gamma(parts + 2, self.dtype) * (value + old)
 
     def _product(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """x·y = silu(x)·y − silu(−x)·y exactly; x comes times GATE, so that one of the two is x·y and the other zero
@@ -209,7 +193,7 @@ class LlamaError(LocalError):
         read = x * y_error + y * (x_error + apart) + x_error * y_error
         small = 8 * u * min(x, SHUT / GATE) * y
         summed = gamma(terms + 3, self.dtype) * (terms * x * y + old)
-        return {"rounding": terms * (2 * u * x * y + small + read) + summed + self._left(instruction, old)}
+        return {"rounding": terms * (2 * u * x * y + small + read) + summed + self._left(instruction.target.name, old)}
 
     def _clipped(self, instruction: Instruction, before: Mapping[str, Range], old: float) -> dict[str, float]:
         """clip(z, ±c) = (|z + c| − |z − c|)/2, and |t| is (silu(s·t) + silu(−s·t))/s but for KINK/s.
@@ -222,7 +206,7 @@ class LlamaError(LocalError):
         summed = 5 * u * value + gamma(7, self.dtype) * (value + old)
         return {
             "clipping": KINK / steepness(raw.limit, self.dtype),
-            "rounding": 2.2 * rounding + summed + self._left(instruction, old),
+            "rounding": 2.2 * rounding + summed + self._left(instruction.target.name, old),
         }
 
     def _result(self, instruction: Instruction, before: Mapping[str, Range], low: float) -> float:
@@ -245,7 +229,8 @@ class LlamaError(LocalError):
         read = self._attended(self.here, *self._read(raw.local, before))
         inside = self.normalisation.content**2 / (2 * (division.factor * division.low) ** 2)
         numerator, relative = 1.1 * self._read(raw.read, before)[1], 1.1 * (2 * inside + 20 * u) + 2 * u
-        return sum(read.values()), numerator, relative, plus({"rounding": 2 * u * old}, self._taken(instruction, old))
+        erased = added({"rounding": 2 * u * old}, self._erased(instruction.target.name, old))
+        return sum(read.values()), numerator, relative, erased
 
 
 def _powers_of_two(part: AffineForm) -> bool:

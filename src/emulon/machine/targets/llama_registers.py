@@ -23,12 +23,12 @@ from emulon.core.errors import BadProgram, EmulonError
 from emulon.machine.compiler import content, divisions, divisor_span
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
-from emulon.machine.layer import NOBODY, SWEEP, Wires, wires
-from emulon.machine.layout import CODE, DIVIDE, PAD, RegisterLayout, ScheduledLayer, schedule
+from emulon.machine.layer import NOBODY, SWEEP, BlockBuilder, Heads, Wires, demands, wires
+from emulon.machine.layout import DIVIDE, PAD, RegisterLayout, ScheduledLayer, schedule
 from emulon.machine.program import RegisterProgram, validate
 from emulon.machine.ranges import analyse
 from emulon.machine.targets.llama_error import GATE, PAD_SIZE, LlamaPlan, exact_norm, sharpness, steepness
-from emulon.machine.tokens import START, Lookup, Matched, Where
+from emulon.machine.tokens import START, Matched, Where
 from emulon.machine.transformer import result_name
 
 # The largest entry of a register in the stream.
@@ -59,18 +59,7 @@ class LlamaLayout(RegisterLayout):
         sizes = {name: size for name, size in self._sizes.items() if name not in (PAD, "zero")}
         self._sizes = {PAD: 1, **extra, **sizes}
         self.slots = Slots(**self._sizes)
-        self.shape(self._demands(layers, dirty))
-
-    def _demands(self, layers: list[ScheduledLayer], dirty: set[str]) -> list[list[int]]:
-        """How many values each map carries, layer by layer; two maps of one value put a pad back."""
-        dirty, out = set(dirty), []
-        for layer in layers:
-            counts = {where: len(part) for where, part in wires(self, layer, self.program.here, dirty).items()}
-            if layer.divisions:
-                counts[self.program.here] += 2  # the divisor, and the pad that it stands in for
-            out.append(list(counts.values()) or [1, 1])
-            dirty |= {one.target.name for one in layer.instructions}
-        return out
+        self.shape(demands(self, layers, dirty, sweeps=False))
 
     def shape(self, demands: list[list[int]]) -> None:
         """Choose width and heads: the narrowest stream, then the widest heads, that hold everything."""
@@ -104,6 +93,10 @@ class LlamaLayout(RegisterLayout):
         if self.divides:
             row[0, self.slots[BANK]] = 1.0
         return row
+
+    def mark(self, where: Where) -> Tensor:
+        """Less 1, so that members of a mean have scores of exactly zero."""
+        return self.read(self.key(where)) - self.constant()
 
     def pads(self, pad: float) -> dict[str, Tensor]:
         """P at every token; at the start token of a program that divides it is in the bank."""
@@ -211,23 +204,26 @@ def gains(layout: LlamaLayout, factor: float, ones: tuple[str, ...]) -> Float[Te
     return gain
 
 
-class Builder:
+class Builder(BlockBuilder):
     """Turns layers into weights; keeps track of the registers that hold nothing yet."""
 
-    def __init__(self, plan: LlamaPlan, layout: LlamaLayout) -> None:
-        self.plan, self.layout, self.here = plan, layout, plan.program.here
-        self.dirty, program = set(plan.dirty), plan.program
+    layout: LlamaLayout
+
+    def __init__(self, plan: LlamaPlan) -> None:
+        # Into places that RoPE leaves still; Llama divides scores by √head width.
+        program, size, tokens = plan.program, plan.layout.head_width, plan.layout.tokens
+        super().__init__(plan, lambda where: sharpness(where, tokens), still_places(size, tokens), math.sqrt(size))
         filled = {name for name, values in program.initial.items() if values.any()}
         self.empty = self.dirty - set(program.inputs) - filled
 
     def build(self, layer: ScheduledLayer, after: ScheduledLayer | None) -> LlamaBlock:
         """One layer; `after` is the one before it, after whose division the pad is put back."""
         layout, restores = self.layout, after is not None and bool(after.divisions)
-        rows = wires(layout, layer, self.here, self.dirty, self.empty)
+        rows = wires(layout, layer, self.dirty, self.empty)
         gain = mlp_gain = gains(layout, PAD_SIZE, (PAD, BANK))
         gate, up = Wires(), Wires()
         if layer.divisions:
-            division = self.plan.divisions[layer.divisions[0].number]
+            division = self.divisions[layer.divisions[0].number]
             self._divisor(rows[self.here], layer.divisions[0], division)
             mlp_gain = gains(layout, division.factor, (DIVIDE,))
         self.empty -= {one.target.name for one in layer.adds + layer.divisions}
@@ -240,14 +236,14 @@ class Builder:
         if restores:
             self._linear(gate, up, layout.read(DIVIDE), -layout.write(DIVIDE), SWEEP)
             gain = gains(layout, 0.0, (DIVIDE, BANK))
-        heads = self._restoring() if restores else self._heads(rows)
+        heads = self._restoring() if restores else self.heads(rows)
         return LlamaBlock(
             *heads[:4],
             gate.stacked(layout.width)[0],
             *up.stacked(layout.width),
             gain,
             mlp_gain,
-            heads[4],
+            heads.owners,
             up.owners,
         )
 
@@ -278,14 +274,11 @@ class Builder:
         self._replace(gate, up, instruction)
 
     def _clip(self, gate: Wires, up: Wires, instruction: Instruction) -> None:
-        """(|z + c| − |z − c|)/2, and |t| is (silu(s·t) + silu(−s·t))/s."""
         raw, write = instruction.raw, self.layout.write(instruction.target.name)
-        steep, one = steepness(raw.limit, torch.float32), self.layout.constant().expand(len(write), -1)
-        for sign, end in ((1.0, raw.read + raw.limit), (-1.0, raw.read - raw.limit)):
-            row = steep * self.layout.row(end)
-            for side in (row, -row):
-                gate.add(side, write, instruction.number)
-                up.add(one, sign / (2 * steep) * write, instruction.number)
+        one = self.layout.constant().expand(len(write), -1)
+        for side, weight in self.kinks(raw, steepness(raw.limit, torch.float32)):
+            gate.add(side, write, instruction.number)
+            up.add(one, weight * write, instruction.number)
         self._replace(gate, up, instruction)
 
     def _replace(self, gate: Wires, up: Wires, instruction: Instruction) -> None:
@@ -295,52 +288,17 @@ class Builder:
         self._linear(gate, up, self.layout.read(name), -self.layout.write(name), owner)
         self.empty.discard(name)
 
-    def _empty(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        layout = self.layout
-        zeros = torch.zeros(layout.heads, layout.head_width, layout.width, dtype=torch.float64, device="cpu")
-        return zeros, zeros.clone(), zeros.clone(), zeros.clone()
-
-    def _heads(self, rows: dict[Where, Wires]) -> tuple[Tensor, Tensor, Tensor, Tensor, list[list[int]]]:
-        query, key, value, output = self._empty()
-        size, owners = self.layout.head_width, list[list[int]]()
-        for where, part in rows.items():
-            read, write = part.stacked(self.layout.width)
-            for start in range(0, len(read), size):
-                chosen, head = slice(start, start + size), len(owners)
-                self._match(query[head], key[head], *self._sides(where))
-                value[head, : len(read[chosen])], output[head, : len(read[chosen])] = read[chosen], write[chosen]
-                owners.append(sorted(set(part.owners[chosen]) - {NOBODY}))
-        return query, key, value, output, owners + [[] for _ in range(self.layout.heads - len(owners))]
-
-    def _restoring(self) -> tuple[Tensor, Tensor, Tensor, Tensor, list[list[int]]]:
+    def _restoring(self) -> Heads:
         """One head reads the bank of the start token everywhere, the other one takes it away there.
 
         At the start token both see it alone; elsewhere the second head's score of it is far below the others'.
         """
-        query, key, value, output = self._empty()
-        layout, owners = self.layout, list[list[int]]()
-        beta = sharpness(self.here, 2)
+        heads, layout = self.no_heads(), self.layout
         for head, sign in enumerate((1.0, -1.0)):
-            self._match(query[head], key[head], 4 * beta * layout.read(DIVIDE), sign * layout.read(BANK))
-            value[head, :1], output[head, :1] = layout.read(BANK), sign * PAD_SIZE * layout.write(PAD)
-            owners.append([SWEEP])
-        return query, key, value, output, owners + [[] for _ in range(layout.heads - len(owners))]
-
-    def _match(self, query: Tensor, key: Tensor, ask: Tensor, code: Tensor) -> None:
-        """Functionals into places that RoPE leaves still; Llama divides scores by √head width."""
-        places = still_places(self.layout.head_width, self.layout.tokens)[: len(ask)]
-        query[places], key[places] = ask * math.sqrt(self.layout.head_width), code
-
-    def _sides(self, where: Where) -> tuple[Tensor, Tensor]:
-        """Query and key: code against code for a look-up, 1 against mark − 1 for a mean, registers beside that."""
-        layout, beta = self.layout, sharpness(where, self.layout.tokens)
-        if isinstance(where, Lookup):
-            return beta * layout.read(layout.key(where)), layout.read(CODE)
-        mark = layout.read(layout.key(where)) - layout.constant()
-        if isinstance(where, Matched):
-            ask = torch.cat([beta * layout.constant(), where.sharp * layout.read(where.query)])
-            return ask, torch.cat([mark, layout.read(where.key)])
-        return beta * layout.constant(), mark
+            self.match(heads, head, 4 * sharpness(self.here, 2) * layout.read(DIVIDE), sign * layout.read(BANK))
+            heads.value[head, :1], heads.output[head, :1] = layout.read(BANK), sign * PAD_SIZE * layout.write(PAD)
+            heads.owners[head] = [SWEEP]
+        return heads
 
 
 def still_places(size: int, tokens: int) -> list[int]:
@@ -390,7 +348,7 @@ def compile_registers(program: RegisterProgram, dtype: torch.dtype = torch.float
     plan = plan_llama(program, dtype)
     layout, layers = plan.layout, plan.layers
     assert isinstance(layout, LlamaLayout)
-    builder = Builder(plan, layout)
+    builder = Builder(plan)
     before = [None, *layers[:-1]]
     blocks = [builder.build(layer, after) for layer, after in zip(layers, before, strict=True)]
     return LlamaMachine(program, layout, layers, blocks, plan, dtype)

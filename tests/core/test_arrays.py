@@ -87,6 +87,7 @@ def test_dtypes_are_kept_and_lists_are_float64():
     assert as_tensor(np.float32([1, 2])).dtype == torch.float32 and as_tensor([1, 2]).dtype == torch.float64
     assert as_tensor(np.array([1, 2])).dtype == torch.int64 and as_tensor(np.uint32([1])).dtype == torch.int64
     mixed = pd.DataFrame({"a": [1, 2], "b": [0.5, 1.5], "c": pd.array([1, None], dtype="Int64")})
+    assert as_tensor(mixed[["b"]].astype(np.float32)).dtype == torch.float64
     assert as_tensor(mixed).nan_to_num(-1.0).tolist() == [[1, 0.5, 1], [2, 1.5, -1]]
     assert as_tensor(np.arange(4.0)[::-2]).tolist() == [3, 1]
     assert as_tensor(np.array([1.0, 2.0], dtype=">f8")).tolist() == [1, 2]

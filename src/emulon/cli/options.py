@@ -50,10 +50,8 @@ class CommandOptions:
     def changed(self, *besides: str) -> list[str]:
         """Options that differ from their defaults, as they are typed; not those named, --json and --quiet."""
         left = [field for field in fields(self) if field.name not in ("json", "quiet", *besides)]
-        return [f"--{field.name.strip('_').replace('_', '-')}" for field in left if self._differs(field)]
-
-    def _differs(self, field: Any) -> bool:
-        return bool(getattr(self, field.name) != field.default)
+        changed = [field.name for field in left if getattr(self, field.name) != field.default]
+        return [f"--{name.strip('_').replace('_', '-')}" for name in changed]
 
     def require_writable(self, *folders: Path | None) -> None:
         """Make the folders that results go to now, not after the work."""

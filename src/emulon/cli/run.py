@@ -39,7 +39,7 @@ from emulon.report.page import write
 from emulon.report.terminal import note, progress, say, table
 from emulon.run import Experiment, Result, algorithms_asked, common_kind, run_experiments
 from emulon.tables.columns import DATASETS, Cells, read_columns
-from emulon.tables.data import INTERCEPT, Choices, Data, load, load_each
+from emulon.tables.data import INTERCEPT, Data, load_each
 from emulon.tables.model import FittedModel, load_models, save_models
 
 SETTINGS = ("step_size", "penalty", "l1_ratio", "tau", "delta", "momentum")
@@ -69,30 +69,26 @@ class DataOptions(CommandOptions):
     """take a column of a file for a number, category or date, or drop it; once for each"""
 
     def load(self, kind: Kind | None) -> Data:
-        """The data of one target; prints how its columns are treated."""
-        data = load(self.data or DATASETS[0], self.target, **self._choices(kind))
-        self._print_treatment((data,))
-        return data
+        """The data of one target; prints how columns are treated."""
+        first, *more = self.load_each(kind)
+        if more:
+            raise BadUsage(f"--target names {1 + len(more)} columns where one is taken; emulon run takes several")
+        return first
 
     def load_each(self, kind: Kind | None) -> tuple[Data, ...]:
         """The data once for each target; prints how columns are treated."""
-        every = load_each(self.data or DATASETS[0], self.target, **self._choices(kind))
-        self._print_treatment(every)
-        return every
-
-    def _choices(self, kind: Kind | None) -> Choices:
-        if kind is not None and self.kind is not None and kind != self.kind:
+        if kind is not None and self.kind not in (None, kind):
             raise BadUsage(f"--kind is {self.kind}, and the algorithms named are for {kind}")
-        return {
-            "kind": kind or self.kind,
-            "features": self.features,
-            "seed": self.seed,
-            "standardize": self.standardize,
-            "intercept": self.intercept,
-            "treat": self.as_,
-        }
-
-    def _print_treatment(self, every: tuple[Data, ...]) -> None:
+        every = load_each(
+            self.data or DATASETS[0],
+            self.target,
+            kind=kind or self.kind,
+            features=self.features,
+            seed=self.seed,
+            standardize=self.standardize,
+            intercept=self.intercept,
+            treat=self.as_,
+        )
         use_threads(every[0].x_train.numel())
         say(*(f"data: {treatment}" for treatment in dict.fromkeys(data.treatment for data in every)))
         taken = {name: reason for data in every for name, reason in data.taken}
@@ -102,6 +98,7 @@ class DataOptions(CommandOptions):
         say(*(f"column {name:<{width}}  {reason}" for name, reason in taken.items()))
         for text in dict.fromkeys(text for data in every for text in data.notes):
             note(text)
+        return every
 
 
 def use_threads(numbers: int) -> None:

@@ -99,8 +99,6 @@ def main(options: Options) -> int:
     if options.resume is None and (options.vary or is_file(options.model)):
         return _train_grid(options)
     if others := [name for name in options.changed() if name in GRID]:
-        if not options.model and options.resume is None:
-            raise BadUsage("GRID is missing: a grid's file, or a model and --vary NAME=VALUES")
         raise BadUsage(f"{others[0]} is for grids; say with --vary NAME=VALUES what varies")
     try:
         if options.resume is not None:

@@ -130,15 +130,11 @@ class FittedModel:
                 known.setdefault(column.source, set()).update(column.levels)
                 continue
             missing = np.isnan(cells.numbers(column))
-            if gaps := int(missing.sum()):
-                text = dict.fromkeys(
-                    cell for cell, gap in zip(cells.columns[column.source], missing, strict=True) if gap
-                )
-                marks = listed([repr(cell)[:20] for cell in text if cell], 3)
-                said.append(
-                    f"{gaps} missing in {column.source!r}{f' ({marks})' if marks else ''}, filled with the training "
-                    f"rows' mean {column.fill:g}"
-                )
+            if missing.any():
+                text = [cell for cell, gap in zip(cells.columns[column.source], missing, strict=True) if gap]
+                marks = listed([repr(cell)[:20] for cell in dict.fromkeys(text) if cell], 3)
+                where = f"{column.source!r} ({marks})" if marks else repr(column.source)
+                said.append(f"{len(text)} missing in {where}, filled with the training rows' mean {column.fill:g}")
             values, slack = column.values(cells), MARGIN * (column.high - column.low)
             far = (values < column.low - slack) | (values > column.high + slack)
             if far.any():

@@ -1,4 +1,4 @@
-"""Locks that processes wait for, and that die with whoever holds them."""
+"""Files: locks that processes wait for, and that die with whoever holds them; cells of CSV."""
 
 import os
 import re
@@ -54,6 +54,11 @@ def test_a_lock_is_let_go_of_after_an_error(tmp_path: Path):
         raise KeyError
     with held_elsewhere(tmp_path / ".lock", 600):
         pass
+
+
+def test_floats_stay_as_they_are_in_csv_and_text_that_a_spreadsheet_would_run_gets_an_apostrophe():
+    row = ("age", 0.1, -1e-300, "-1.5", "+1e3", "=1", " @a", "-a", "\ta")
+    assert files.csv_text([row]) == "age,0.1,-1e-300,-1.5,+1e3,'=1,' @a,'-a,'\ta\n"
 
 
 def test_no_module_needs_what_one_system_alone_has():

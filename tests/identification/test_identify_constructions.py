@@ -44,7 +44,7 @@ def test_the_register_machines_sherman_morrison_is_ridge():
     assert found.algorithm == "ridge" and found.parameters["ridge"] == pytest.approx(0.5, rel=1e-6)
 
 
-@pytest.mark.parametrize("loops", [1, 3, 5])
+@pytest.mark.parametrize("loops", [1, 5])
 def test_algoformers_newton_is_newton_with_its_number_of_loops(data, loops: int):
     domain = Domain.covering(*data)
     looped = as_predictor(LoopedNewton(domain, horizon=5), loops=loops)

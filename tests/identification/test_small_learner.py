@@ -27,16 +27,14 @@ def said(subject):
 
 def test_it_is_identified_as_ridge_regression(said):
     found = said.identification
-    print(found)
     assert found.algorithm == "ridge" and 0.5 < found.parameters["ridge"] / said.bayes < 2
     assert found.nearest.unexplained.high < 0.02
     assert found["ols"].unexplained.low > 20 * found.nearest.unexplained.high
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_its_best_ridge_parameter_is_noise_over_prior_within_the_grids_step(subject, seed: int):
     fit = best_ridge(subject.thing, subject.task, seed=seed)
-    print(f"best λ {fit.best:.3g}, σ²/τ² {subject.task.bayes_ridge:.3g}, difference {fit.difference}")
     assert fit.agrees(subject.task.bayes_ridge)
 
 

@@ -198,12 +198,6 @@ def test_what_does_not_fit_is_refused(plain: Content, penalised: Content, path: 
         checked(changed(penalised if "proximal/" in path else plain, path, value))
 
 
-def test_a_penalty_is_of_one_sample(penalised: Content) -> None:
-    two = changed(penalised, f"{FACTS}/proximal/domain/samples", 2)
-    with pytest.raises(checker.Refused, match=SMALL):
-        checked(two | {"program": two["program"] | {"proximal.codes": tensor(1, 0, width=1)}})
-
-
 @pytest.mark.parametrize("where", ["line/0", "line/1", "gradient", "proximal"])
 @pytest.mark.parametrize("name", checker.PROVED)
 def test_a_claim_below_what_is_so_is_not_proved(penalised: Content, where: str, name: str) -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,53 +33,34 @@ Layout = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 LAYOUTS: Registry[Layout] = Registry("layout")
 
 
-def _layout(name: str) -> Callable[[Layout], Layout]:
-    return lambda function: LAYOUTS.register(function, name)
-
-
 def _points(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, Tensor]:
     """All n + 1 points, and their targets, 0 for the last."""
     return torch.cat([xs, x_query.unsqueeze(1)], dim=1), pad(ys, (0, 1))
 
 
-@_layout("xs, ys, x")
-def _three(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, ...]:
-    """forward(xs, ys, x_query)."""
-    return xs, ys, x_query
-
-
-@_layout("xs, ys")
-def _two(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, ...]:
-    """forward(xs, ys) of n + 1 points; the answer is the last, as in Garg et al.'s code."""
-    return _points(xs, ys, x_query)
-
-
-@_layout("tokens")
-def _tokens(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, ...]:
-    """forward(tokens) of [0, x₁], [y₁, 0], …, [0, x_query]: (B, 2n + 1, d + 1)."""
-    return (interleave(*_points(xs, ys, x_query)),)
-
-
-@_layout("tokens, narrow")
 def _narrow_tokens(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, ...]:
-    """forward(tokens) of x₁, [y₁, 0, …], …, x_query: (B, 2n + 1, d)."""
     points, targets = _points(xs, ys, x_query)
     wide = pad(targets.unsqueeze(-1), (0, points.shape[-1] - 1))
     return (torch.stack([points, wide], dim=2).flatten(1, 2)[:, :-1],)
 
 
-@_layout("rows")
-def _rows(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, ...]:
-    """forward(rows) of [x₁, y₁], …, [x_query, 0]: (B, n + 1, d + 1)."""
+def _rows(xs: Tensor, ys: Tensor, x_query: Tensor, y_first: bool = False) -> tuple[Tensor, ...]:
     points, targets = _points(xs, ys, x_query)
-    return (torch.cat([points, targets.unsqueeze(-1)], dim=-1),)
+    parts = [points, targets.unsqueeze(-1)]
+    return (torch.cat(parts[::-1] if y_first else parts, dim=-1),)
 
 
-@_layout("rows, y first")
-def _rows_y_first(xs: Tensor, ys: Tensor, x_query: Tensor) -> tuple[Tensor, ...]:
-    """forward(rows) of [y₁, x₁], …, [0, x_query]: (B, n + 1, d + 1)."""
-    points, targets = _points(xs, ys, x_query)
-    return (torch.cat([targets.unsqueeze(-1), points], dim=-1),)
+# forward(xs, ys, x_query)
+LAYOUTS.register(lambda *data: data, "xs, ys, x")
+# forward(xs, ys) of n + 1 points; the answer is the last, as in Garg et al.'s code
+LAYOUTS.register(_points, "xs, ys")
+# forward(tokens) of [0, x₁], [y₁, 0], …, [0, x_query]: (B, 2n + 1, d + 1)
+LAYOUTS.register(lambda *data: (interleave(*_points(*data)),), "tokens")
+# forward(tokens) of x₁, [y₁, 0, …], …, x_query: (B, 2n + 1, d)
+LAYOUTS.register(_narrow_tokens, "tokens, narrow")
+# forward(rows) of [x₁, y₁], …, [x_query, 0]: (B, n + 1, d + 1), and of [y₁, x₁], …, [0, x_query]
+LAYOUTS.register(_rows, "rows")
+LAYOUTS.register(partial(_rows, y_first=True), "rows, y first")
 
 
 class ModulePredictor:
@@ -126,7 +107,7 @@ class ModulePredictor:
 
 
 def _asking(layout: Layout) -> Callable[..., Any]:
-    return lambda module, xs, ys, x_query: module(*layout(xs, ys, x_query))
+    return lambda module, *data: module(*layout(*data))
 
 
 @contextmanager

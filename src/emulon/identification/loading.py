@@ -36,10 +36,6 @@ class BadSkops(EmulonError):
     """
 
 
-def is_skops(path: Path) -> bool:
-    return path.is_file() and path.suffix == ".skops"
-
-
 def load_skops(path: Path) -> Any:
     """The estimator, made of trusted types alone."""
     try:
@@ -79,17 +75,13 @@ def is_run(path: Path) -> bool:
     return RunFolder(path).config_file.is_file()
 
 
-def is_program(path: Path) -> bool:
-    return path.is_file() and path.suffix == ".safetensors"
-
-
 # The first that accepts a path reads it; append to it to make more kinds readable.
 LOADERS = [
     Loader(is_planted, load_planted, lambda path, planted: planted.task),
     Loader(is_checkpoint, load_checkpoint),
     Loader(is_run, lambda path: load_learner(path)[0], lambda path, learner: RunFolder(path).config().make_task()),
-    Loader(is_program, load_program),
-    Loader(is_skops, load_skops),
+    Loader(lambda path: path.is_file() and path.suffix == ".safetensors", load_program),
+    Loader(lambda path: path.is_file() and path.suffix == ".skops", load_skops),
 ]
 
 

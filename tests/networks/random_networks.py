@@ -211,23 +211,8 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Judged:
-    """`error` is what the judge found, at least; `note` says why there is none, in one line."""
-
-    kind: str
-    error: float
-    audit: float
-    certificate: float
-    note: str = ""
-
-    @property
-    def is_wrong(self) -> bool:
-        return not self.note and not (self.error <= self.audit and self.error <= self.certificate)
-
-
-def judged(seed: int) -> Judged:
-    """Compile, run and judge one network; any exception that is not a refusal is the caller's to see."""
+def judged(seed: int) -> tuple[float, float, float] | str:
+    """(error at least, audit, certificate) of one network, or why there are none; other exceptions are the caller's."""
     case = drawn(seed)
     try:
         if case.by_domain:
@@ -238,15 +223,14 @@ def judged(seed: int) -> Judged:
         run = program(case.x[:2])
     except EmulonError as refusal:
         assert "\n" not in str(refusal)
-        return Judged(case.kind, math.nan, math.nan, math.nan, str(refusal))
+        return f"{case.kind} refused: {refusal}"
     error = judge.error(case.module, case.x[:2], run.outputs)
-    note = "the judge cannot tell" if math.isnan(error) else ""
-    return Judged(case.kind, error, run.audit.bound, run.certificate.bound, note)
+    return "the judge cannot tell" if math.isnan(error) else (error, run.audit.bound, run.certificate.bound)
 
 
 def main(seeds: Sequence[int]) -> bool:
     """Whether no promise was below the error and nothing broke."""
-    wrong, broken, found, refusals = list[int](), list[int](), list[Judged](), dict[str, int]()
+    wrong, broken, found = list[int](), list[int](), list[tuple[float, float, float]]()
     for seed in seeds:
         start = time.perf_counter()
         try:
@@ -255,17 +239,12 @@ def main(seeds: Sequence[int]) -> bool:
             broken.append(seed)
             print(seed, "TRACEBACK", traceback.format_exc(), flush=True)
             continue
-        wrong += [seed] if one.is_wrong else []
-        if one.note:
-            refusals[one.kind] = refusals.get(one.kind, 0) + 1
-        else:
+        if not isinstance(one, str):
             found.append(one)
-        mark = "WRONG " if one.is_wrong else ""
-        print(seed, mark, one, f"{time.perf_counter() - start:.1f} s", flush=True)
-    audits = [one.audit / one.error for one in found if one.error > 0]
-    certificates = [one.certificate / one.error for one in found if one.error > 0]
-    print(f"{len(seeds)} networks: {len(found)} judged, {sum(refusals.values())} refused {refusals}")
-    print(f"below the error {wrong}, tracebacks {broken}")
+            wrong += [] if one[0] <= min(one[1:]) else [seed]
+        print(seed, one, f"{time.perf_counter() - start:.1f} s", flush=True)
+    print(f"{len(seeds)} networks, {len(found)} judged; below the error {wrong}, tracebacks {broken}")
+    audits, certificates = ([one[k] / one[0] for one in found if one[0] > 0] for k in (1, 2))
     print(f"audit/error at least {min(audits):.9f}, certificate/error at least {min(certificates):.4g}")
     return not wrong and not broken and len(found) > len(seeds) / 2
 

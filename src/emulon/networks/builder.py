@@ -58,6 +58,7 @@ class Builder:
         self.given = self.shape = shape
         self.at = 0
         self.is_sequence = len(shape) == 2
+        self.positions = shape[0] if self.is_sequence else 1
         self.sizes = [shape[-1] if self.is_sequence else math.prod(shape)]
 
     @property

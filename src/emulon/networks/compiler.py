@@ -73,7 +73,7 @@ def compile_network(
     box = _box(domain, builder.sizes[0]) if inputs is None else box_of(inputs).widened(margin)
     by, registers = (SLACK, None) if inputs is None else (margin, [inputs])
     layers, ranges = with_ranges(builder.layers, [box], by, registers)
-    phases = layers_to_phases(layers, ranges, tolerance, box, _positions(builder))
+    phases = layers_to_phases(layers, ranges, tolerance, box, builder.positions)
     shapes = (builder.given, builder.shape)
     program = NetworkProgram(name, phases, box, *shapes, tolerance, "domain" if data is None else "data")
     require_same(module, program, data)
@@ -116,14 +116,10 @@ def module_to_layers(module: nn.Module, shape: tuple[int, ...] | None, data: Ten
     return lower(module, shape)
 
 
-def _positions(builder: Builder) -> int:
-    return builder.given[0] if builder.is_sequence else 1
-
-
 def _rows(data: Tensor, builder: Builder) -> Tensor:
     if data.ndim != len(builder.given) + 1 or not len(data):
         raise BadShape(f"data has shape {tuple(data.shape)}, wanted (rows, {', '.join(map(str, builder.given))})")
-    return data.double().reshape(len(data), _positions(builder), -1)
+    return data.double().reshape(len(data), builder.positions, -1)
 
 
 def _box(domain: float | tuple[float, float] | Box | None, features: int) -> Box:

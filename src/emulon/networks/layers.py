@@ -67,9 +67,6 @@ class Box:
         tenth = torch.where(self.lo > 0, self.lo / 10, math.inf)
         return torch.minimum(void * (self.hi - self.lo), tenth).min().item() if len(self.lo) else 0.0
 
-    def is_inside(self, other: Box) -> bool:
-        return bool((self.lo >= other.lo).all() and (self.hi <= other.hi).all())
-
     @staticmethod
     def beside(boxes: Sequence[Box]) -> Box:
         empty = torch.zeros(0, dtype=torch.float64, device="cpu")

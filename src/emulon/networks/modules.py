@@ -117,14 +117,9 @@ def batch_norm(builder: Builder, module: Any, place: str) -> None:
     builder.divided(place, "batch norm", torch.diag(scale), roots, shift=mean, bias=bias)
 
 
-@lowers(nn.Identity)
-def identity(builder: Builder, module: nn.Module, place: str) -> None:
-    """Nothing."""
-
-
-@lowers(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
-def dropout(builder: Builder, module: Any, place: str) -> None:
-    if module.training and module.p > 0:
+@lowers(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout)
+def nothing(builder: Builder, module: Any, place: str) -> None:
+    if module.training and getattr(module, "p", 0) > 0:
         raise BadNetwork(f"{place or 'a Dropout'} is in training mode and would draw at random; call .eval() first")
 
 
@@ -179,27 +174,16 @@ def gate(builder: Builder, module: nn.Module, place: str) -> None:
     builder.gate(place, type(module).__name__.lower(), low, kinked=not isinstance(module, nn.SiLU))
 
 
-@lowers(nn.LayerNorm)
-def layer_norm(builder: Builder, module: nn.LayerNorm, place: str) -> None:
-    size = _size(builder, module, place)
-    builder.divided(place, "less its mean", size * eye(size) - 1, float(size))
-    builder.norm(place, module.weight, module.bias, module.eps)
-
-
-@lowers(nn.RMSNorm)
-def rms_norm(builder: Builder, module: nn.RMSNorm, place: str) -> None:
-    _size(builder, module, place)
+@lowers(nn.LayerNorm, nn.RMSNorm)
+def norm(builder: Builder, module: Any, place: str) -> None:
+    size, shape = builder.features, tuple(module.normalized_shape)
+    if shape != (size,):
+        name = place or type(module).__name__
+        raise BadNetwork(f"{name} normalises {shape} and is given {size} features; only all of them at once")
+    if isinstance(module, nn.LayerNorm):
+        builder.divided(place, "less its mean", size * eye(size) - 1, float(size))
     eps = torch.finfo(f64).eps if module.eps is None else module.eps
-    builder.norm(place, module.weight, None, eps)
-
-
-def _size(builder: Builder, module: nn.LayerNorm | nn.RMSNorm, place: str) -> int:
-    if tuple(module.normalized_shape) != (builder.features,):
-        name, shape = place or type(module).__name__, tuple(module.normalized_shape)
-        raise BadNetwork(
-            f"{name} normalises {shape} and is given {builder.features} features; only all of them at once"
-        )
-    return builder.features
+    builder.norm(place, module.weight, getattr(module, "bias", None), eps)
 
 
 def as_module(network: Any) -> nn.Module:

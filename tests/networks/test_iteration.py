@@ -2,6 +2,7 @@
 
 import math
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from emulon.core.errors import BadNetwork, EmulonError, OutOfDomain
 from emulon.interpreter import Interpreter, compile
 from emulon.networks.compiler import compile_iteration
 from emulon.networks.elementwise import Function
+from emulon.networks.layers import Box
 from emulon.networks.program import distance_by_arb
 
 f64 = torch.float64
@@ -69,6 +71,9 @@ def test_a_step_that_pulls_states_together_has_a_certificate():
     torch.testing.assert_close(run.last, 2 * half.bias.detach().expand(1, 3), rtol=0, atol=1e-12)
     error = (run.last - program.exact(start)).abs().max()
     assert error - 1e-15 <= run.audit.bound <= run.certificate.bound < 1e-10
+    near = Box(*(torch.tensor([1.0, -1.0, 0.5], dtype=f64) + end for end in (-0.1, 0.1)))
+    with pytest.raises(OutOfDomain, match="x reaches from"):  # with its second step
+        replace(program, box=near)(start.numpy())
     away = nn.Linear(3, 3).double()
     away.weight.data = 1.5 * torch.eye(3, dtype=f64)
     assert not compile_iteration(away, start, 120).certificate.is_informative(1.5**120)

@@ -50,7 +50,7 @@ def compile_network(
         tolerance: Of the outputs in exact arithmetic: activations are approximated so well that together they stay
             within it, or as well as float64 allows.
         data: Instead of a domain: ranges as these inputs show them, checked by every run.
-        margin: Part by which ranges seen on data are widened.
+        margin: Part by which ranges seen on data are widened; runs keep 0.5 % of a range from its edges.
         shape: Of one input, where data do not show it: (features,), (positions, features), (channels, …).
     Returns:
         The program; calling it runs it.

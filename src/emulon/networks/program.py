@@ -202,6 +202,8 @@ class NetworkProgram:
         certificate, before = interpreter.certificate(self), interpreter.sha256
         register = inputs = own_copy(inputs)
         for step in range(self.steps):
+            if step:  # the state of another step is an input, too
+                self._require_inside(register, self.box.inner(VOID[self.source]))
             register = self._passed(interpreter, register, mode, report_progress, step)
         hashes = (before, interpreter.sha256)
         return NetworkRun(self, inputs, register, lead, certificate, interpreter, hashes, mode, ArrayFormat.of(x))
@@ -231,14 +233,17 @@ class NetworkProgram:
             raise BadShape(f"x has shape {tuple(x.shape)}, and {self.name} reads ({wanted})")
         last = x.shape[-2:] if self.is_sequence else (1, math.prod(self.shape))
         inputs = x.double().reshape(-1, *last)
+        self._require_inside(inputs, 0.0)
+        return inputs, x.shape[: x.ndim - own]
+
+    def _require_inside(self, inputs: Tensor, slack: float) -> None:
         low, high = inputs.flatten(0, 1).amin(dim=0), inputs.flatten(0, 1).amax(dim=0)
-        if bool(((low < self.box.lo) | (high > self.box.hi)).any()):
+        if bool(((low - slack < self.box.lo) | (high + slack > self.box.hi)).any()):
             lo, hi = self.box.ends
             raise OutOfDomain(
                 f"x reaches from {low.min().item():.6g} to {high.max().item():.6g}, outside of what {self.name} was "
                 f"compiled for, about ({lo:.6g}, {hi:.6g}); compile for a wider domain or more data"
             )
-        return inputs, x.shape[: x.ndim - own]
 
     @accepts_arraylike("x", like="x")
     def exact(self, x: Tensor) -> Tensor:

@@ -234,6 +234,9 @@ def test_intervals_hold_all_outputs_and_little_more() -> None:
         lo, hi = seen.amin(dim=0), seen.amax(dim=0)
         assert (found.lo < lo).all() and (found.hi > hi).all()
         assert (lo - found.lo <= wide).all() and (found.hi - hi <= wide).all()
+    sizes, seen = inputs.hi.abs().maximum(inputs.lo.abs()), times.exact(x.unsqueeze(0))[0]
+    slack = 1e-12 * (sizes[:2] * sizes[2:] * times.weight.abs() + times.bias.abs())
+    torch.testing.assert_close(times.interval(inputs).hi - seen.amax(dim=0), slack, rtol=1e-2, atol=0.0)
     # Between 513 points lies 1/512; half of that times the slope is what may be missed.
     above = gate.interval(Box(numbers(1.0), numbers(2.0)))
     assert 1 - above.lo.item() == about(2 / 1024 * LIFT + 1e-12 * (1e-3 + 2))

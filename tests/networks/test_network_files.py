@@ -93,6 +93,7 @@ SOFTMAX, OUTPUT = ("softmaxes", 0), ("seen", 1, "output")
         ("relu", ("layers", 1, "fields", "low"), 1.5, "is a gate of 1.5"),
         ("domain", ("layers", 1, "fields", "low"), 0.5, "is a gate of 0.5"),
         ("heads", ("layers", 0, "fields", "scale"), -1.0, "divided by the root of -1"),
+        ("encoder", ("layers", 1, "fields", "eps"), -1.0, "an epsilon of -1"),
         ("heads", ("seen", 0, "attention", "score"), -1.0, "has no ranges of attention"),
     ],
 )

@@ -30,9 +30,8 @@ from emulon.attention import Slots
 from emulon.core.errors import EmulonError
 from emulon.core.files import write_atomically
 from emulon.interpreter import Interpreter
-from emulon.interpreter.layout import HALF
 from emulon.interpreter.module import Capacity
-from emulon.interpreter.phase import Phase
+from emulon.interpreter.phase import HALF, Phase
 from emulon.interpreter.program import Program
 
 __all__ = ["NeedsOnnx", "interpreter_to_onnx", "prompt_of", "save_prompt"]

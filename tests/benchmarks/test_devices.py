@@ -49,9 +49,9 @@ def test_another_file_than_the_proved_one_is_refused(folder, tmp_path, capsys):
 
 def test_a_program_for_other_rows_promises_what_one_compiled_for_them_does(folder):
     few = load_program(folder / "ridge.safetensors")
-    same = few.for_rows(2000).for_rows(devices.FEW)
+    same = devices.for_rows(devices.for_rows(few, 2000), devices.FEW)
     assert same.certificate == few.certificate
     case = devices.CASES["ridge"]
-    run = few.for_rows(2000)(*case.data(2000))
+    run = devices.for_rows(few, 2000)(*case.data(2000))
     error = (run.weights - case.algorithm.run(*case.data(2000))).abs().max().item()
     assert error <= run.audit.bound <= run.certificate.bound and run.certificate.proved

@@ -9,7 +9,7 @@ import torch
 
 from emulon.attention.codes import Codes, one_hot
 from emulon.certify import Domain, Spectrum
-from emulon.interpreter.layout import HALF, LEAK_SHARE, SPARE, Routing, Scales, TokenLayout, stored
+from emulon.interpreter.phase import HALF, LEAK_SHARE, SPARE, Routing, Scales, TokenLayout, stored
 from emulon.softmax import Grid
 
 f64 = torch.float64

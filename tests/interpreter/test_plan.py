@@ -10,7 +10,7 @@ from emulon.algorithms import GradientDescent, Lasso, Loss, QuantileRegression, 
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.interpreter.checks import CurvatureWatch
-from emulon.interpreter.layout import stored
+from emulon.interpreter.phase import stored
 from emulon.interpreter.plan import Plan, domain_from_data, negative_curvature, one_step_size, step_size_for, with_proof
 
 f64 = torch.float64

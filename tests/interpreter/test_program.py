@@ -7,7 +7,6 @@ import torch
 from by_hand import BOUNDS, phase, program
 
 from emulon.certify import Domain
-from emulon.core.errors import EmulonError
 from emulon.interpreter import Interpreter
 from emulon.interpreter.identity_grid import identity_grid
 from emulon.interpreter.phase import phase_terms
@@ -42,16 +41,6 @@ def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:
     ):
         found = changed.certificate_on(line)
         assert not found.proved and found.note == SAMPLED
-
-
-def test_for_other_rows_all_that_counts_samples_is_made_anew_and_nothing_else() -> None:
-    made = program()
-    other = made.for_rows(9)
-    assert other.rows == other.domain.samples == other.gradient.domain.samples == len(other.gradient.codes.vectors) == 9
-    assert replace(other.changed(rows=5, domain=made.domain), gradient=made.gradient) == made
-    assert other.capacity.tokens == 27 and other.gradient.grid is made.gradient.grid
-    with pytest.raises(EmulonError, match="compile it for the other"):
-        made.changed(rows=10, batch=5).for_rows(9)
 
 
 def test_called_a_program_runs_on_the_smallest_interpreter_that_fits() -> None:

@@ -22,7 +22,7 @@ from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import EmulonError, ToleranceTooTight
 from emulon.expressions import parse
 from emulon.interpreter.checks import CurvatureWatch, require_in_domain, require_step_size, watched_path
-from emulon.interpreter.layout import stored
+from emulon.interpreter.phase import stored
 from emulon.interpreter.plan import (
     CONSTRUCTION_SHARES,
     Plan,

@@ -21,7 +21,7 @@ from emulon.certify.certificate import CertifiedModule
 from emulon.constructions.accuracy import Accuracy, Inputs, Targets, Way, Weights, aligned, promised
 from emulon.expressions import Function, parse
 from emulon.interpreter.checks import require_in_domain
-from emulon.interpreter.layout import HALF, LEAK_SHARE, Routing, TokenLayout, stored
+from emulon.interpreter.phase import HALF, LEAK_SHARE, Routing, TokenLayout, stored
 from emulon.softmax import Approximation
 
 

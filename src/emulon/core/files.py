@@ -243,7 +243,6 @@ SOURCES = (
     *(f"softmax/{name}.py" for name in ("approximate", "grid", "piecewise", "spectral")),
     "attention/codes.py",
     *(f"certify/{name}.py" for name in ("certificate", "domain", "interpolation", "rounding")),
-    "interpreter/layout.py",
     "expressions/evaluation.py",
     "expressions/expression.py",
     *(f"interpreter/{name}" for name in ("compiler.py", "identity_grid.json", "identity_grid.py", "phase.py")),

@@ -43,14 +43,10 @@ Range = tuple[Tensor, Tensor]
 STEADY = 0.5
 # Residuals (datasets × steps × samples) that are enclosed together: their arrays stay in cache.
 SLICE = 1 << 16
-# Rows of the data whose products are summed at a time, for XᵀX.
-ROWS = 4096
 # Samples, and states near one another, that a table is asked for together: sums of so many lose little.
 WIDE, LONGEST = 2048, 64
 # ℓ′ is tabulated where this many times as many residuals as cells are asked for: a cell takes as long as so many.
 WORTH = 1000
-# XᵀX is formed where the features are at most so many times the steps: beyond, residuals cost less.
-WIDEST = 2
 # What residuals and ℓ′ are enclosed with, the cheaper first: a path is looked at again where that may make the bound so
 # many times smaller.
 GRADES: tuple[Kind, ...] = (FloatBall, Ball)
@@ -203,14 +199,9 @@ class PathError:
     def _gradients(self) -> tuple[Ball, Tensor]:
         """The mean of ℓ′·x before every step, (..., steps, features).
 
-        The second is how far gradients may be off beyond their balls, in the 2-norm, (..., steps). Of the squared loss
-        XᵀX and Xᵀy are enough.
+        The second is how far gradients may be off beyond their balls, in the 2-norm, (..., steps).
         """
         (rows, targets, _), linear = self.data, is_linear(self.slope)
-        if linear and rows.shape[-1] <= WIDEST * self.path.shape[-2]:
-            asked = _with_one(self.path[..., :-1, :]).mT
-            gram = _gram(rows, targets).matmul(asked) / float(rows.shape[-2])
-            return gram.apply(lambda part: part.mT), torch.zeros_like(self.path[..., :-1, 0])
         states, places = _distinct(self.path[..., :-1, :])
         cells = None
         if not linear and self.kind is FloatBall and states.shape[-2] * targets.numel() >= WORTH * CELLS:
@@ -387,16 +378,6 @@ def _distinct(states: Tensor) -> tuple[Tensor, Tensor]:
 
 def _with_one(states: Tensor) -> Tensor:
     return torch.cat([states, torch.ones_like(states[..., :1])], dim=-1)
-
-
-def _gram(rows: Tensor, targets: Tensor) -> Ball:
-    """Xᵀ(X, −y), (..., features, features + 1)."""
-    total: Ball | None = None
-    for x, y in zip(rows.split(ROWS, dim=-2), targets.split(ROWS, dim=-1), strict=True):
-        part = product(x.mT, torch.cat([x, -y.unsqueeze(-1)], dim=-1))
-        total = part if total is None else total + part
-    assert total is not None
-    return total
 
 
 def _norm(vectors: Tensor) -> Tensor:

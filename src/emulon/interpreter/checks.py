@@ -118,40 +118,25 @@ class CurvatureWatch:
 
     def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
         """Whether none of these states can be refused: bounds hold with slack for all rounding."""
-        if not bool(torch.isfinite(path).all()) or path.abs().max().item() > self.plan.inner.w:
-            return False
-        low, high = path.amin(dim=-2, keepdim=True), path.amax(dim=-2, keepdim=True)
-        middle = (low + high) / 2
-        # All of a box at first: of states that hardly move it says as much, for two products in place of two for each.
-        box = torch.maximum(high - middle, middle - low)
-        return self._sure_around(middle, box) or self._sure_around(path, None)
-
-    def _sure_around(self, path: Float64[Tensor, "*batch t d"], box: Float64[Tensor, "*batch t d"] | None) -> bool:
-        """Of all states no farther from these than the box says, number by number; of these alone where it is None."""
         inner = self.plan.inner
-        asked = [bound for bound in (inner.residual, inner.absolute) if bound < inner.widest]
-        if not asked and self.slopes is None:
+        if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
+            return False
+        if inner.residual >= inner.widest and inner.absolute >= inner.widest and self.slopes is None:
             return True
-        terms = self.x.shape[-1] + 5 if box is None else 2 * self.x.shape[-1] + 8
-        doubt = rounding.dot(terms, max(inner.absolute, inner.residual), torch.float64)
+        doubt = rounding.dot(self.x.shape[-1] + 5, max(inner.absolute, inner.residual), torch.float64)
         low, high, most = math.inf, -math.inf, 0.0
         size = max(1, at_a_time(LOOKED_AT, path.device) // max(path.shape[:-1].numel(), 1))
-        reach = path.abs() if box is None else path.abs() + box
         for start in range(0, self.x.shape[-2], size):
             own = (..., slice(start, start + size), slice(None))
             x, y = self.x[own], self.y[..., start : start + size].unsqueeze(-1)
-            least = greatest = x @ path.mT - y
-            if box is not None:
-                around = x.abs() @ box.mT
-                least, greatest = least - around, greatest + around
+            residuals = x @ path.mT - y
             if self.slopes is not None:
                 off = self.doubt[..., start : start + size].unsqueeze(-1)
-                low, high = min(low, (least - off).min().item()), max(high, (greatest + off).max().item())
-            ends = least.min().item(), greatest.max().item()
-            if inner.residual < inner.widest and not max(map(abs, ends)) < inner.residual - doubt:
+                low, high = min(low, (residuals - off).min().item()), max(high, (residuals + off).max().item())
+            if inner.residual < inner.widest and not residuals.abs().max().item() < inner.residual - doubt:
                 return False
             if inner.absolute < inner.widest:
-                most = max(most, (x.abs() @ reach.mT).add_(y.abs()).max().item())
+                most = max(most, (x.abs() @ path.abs().mT).add_(y.abs()).max().item())
         if inner.absolute < inner.widest and not most < inner.absolute - doubt:
             return False
         if self.slopes is None:

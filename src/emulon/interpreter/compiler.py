@@ -19,14 +19,16 @@ from emulon.core.errors import EmulonError, OutOfDomain, too_tight
 from emulon.core.files import disk_cached
 from emulon.expressions import Function, parse
 from emulon.interpreter.identity_grid import identity_grid, octaves_for
-from emulon.interpreter.layout import LEAK_SHARE, Routing, stored
 from emulon.interpreter.phase import (
+    LEAK_SHARE,
     Phase,
     ProvedBounds,
+    Routing,
     ValueCoefficients,
     function_error,
     penalty_function,
     reading_scale,
+    stored,
 )
 from emulon.interpreter.plan import INTERPRETER_SHARES, Plan, descent_of, domain_from_data, with_proof
 from emulon.interpreter.program import Program

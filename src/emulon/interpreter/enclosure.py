@@ -9,24 +9,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from jaxtyping import Float64
 from torch import Tensor
 
 from emulon.algorithms.losses import TemplateData
-from emulon.certify.rounding import fixed_point
 from emulon.core.errors import BadExpression
 from emulon.expressions import Function, parse
-from emulon.expressions.evaluation import any_of, arb_matrix, ball_arithmetic
+from emulon.expressions.evaluation import arb_matrix, ball_arithmetic
 from emulon.interpreter.plan import Plan
 
 # Bits: so many in all, and for every step, and how often they are doubled. Constants of a loss are kept to 1,024.
 BITS, BITS_A_STEP, TRIES = 128, 2, 3
 NARROW = 2.0**-80
-# Rows whose products are summed at a time, the parts that they are split into, and how large columns of these may be.
-ROWS, PARTS, LARGE = 1 << 14, 8, 2.0**450
-# So few rows cost no more as they are.
-FEW_ROWS = 128
 
 
 def distance_to_exact(
@@ -108,40 +102,15 @@ class _Batch:
 
 
 def _gram(x: Tensor, y: Tensor) -> tuple[Any, Any]:
-    """XᵀX and Xᵀy, exactly but for the bits of Arb.
+    """XᵀX and Xᵀy, exactly but for the bits of Arb: floats are whole numbers times a power of two, here one for all."""
+    from flint import arb, arb_mat, fmpz_mat
 
-    Claim: products of parts are exact. Proof. A part has `bits` bits below its column's power of two, so that all
-    partial sums of products of two are integers below 2⁵³ in one unit, which is no smaller than float64's. QED
-    Rows that are not the sum of few such parts are multiplied in Arb.
-    """
-    from flint import arb_mat
-
-    d = x.shape[-1]
-    total = arb_mat(d, d + 1)
-    for rows in torch.cat([x, y.unsqueeze(-1)], dim=-1).split(ROWS):
-        parts = _parts(rows) if len(rows) > FEW_ROWS else None
-        if parts is None:
-            whole = arb_matrix(rows)
-            total += arb_matrix(rows[:, :d]).transpose() * whole
-            continue
-        for number, part in enumerate(parts):
-            total += arb_matrix(part[:, :d].mT @ part)
-            for other in parts[number + 1 :]:
-                total += arb_matrix(part[:, :d].mT @ other) + arb_matrix(other[:, :d].mT @ part)
-    entries = total.tolist()
-    return arb_mat([row[:d] for row in entries]), arb_mat([row[d:] for row in entries])
-
-
-def _parts(rows: Tensor) -> list[Tensor] | None:
-    """The rows as a sum of fixed-point numbers, column by column; None where it takes more than PARTS."""
-    bits = (53 - math.ceil(math.log2(len(rows)))) // 2
-    parts = list[Tensor]()
-    while any_of(rows != 0):
-        part, rows, top = fixed_point(rows, bits, -2)
-        if len(parts) == PARTS or not bool(((top == 0) | ((top > 1 / LARGE) & (top < LARGE))).all()):
-            return None
-        parts.append(part)
-    return parts
+    columns = [list(map(float.as_integer_ratio, column)) for column in [*x.mT.tolist(), y.tolist()]]
+    bits = max(below.bit_length() for column in columns for _, below in column) - 1
+    whole = [[above << (bits - below.bit_length() + 1) for above, below in column] for column in columns]
+    products = arb_mat(fmpz_mat(whole[:-1]) * fmpz_mat(whole).transpose()) * arb(2) ** (-2 * bits)
+    entries = products.tolist()
+    return arb_mat([row[:-1] for row in entries]), arb_mat([row[-1:] for row in entries])
 
 
 def _soft_thresholded(v: Any, threshold: Any) -> Any:

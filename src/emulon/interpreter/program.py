@@ -21,7 +21,6 @@ from emulon.certify.domain import by_target, require_finite, require_shape, requ
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core import Progress, silent
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, one_thread, own_copy, require_memory
-from emulon.core.errors import EmulonError
 from emulon.interpreter.audit import audited
 from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
@@ -112,17 +111,6 @@ class Program:
         """The same phases for a plan with these fields changed (`Plan.changed`), such as steps=10."""
         plan = self.plan.changed(**changes)
         return replace(self, plan=plan, gradient=replace(self.gradient, values=plan.value_coefficients))
-
-    def for_rows(self, rows: int) -> Program:
-        """The same on data of so many rows: the softmaxes and their proofs stay, codes are made anew.
-
-        Claim: the certificate follows again. Proof. Of all terms, the leak and the sums over samples alone know how
-        many there are: codes are given the strength that the leak asks for, and the terms are computed anew. QED
-        """
-        if self.descent.batch is not None:
-            raise EmulonError("a program for batches has its number of rows in its steps; compile it for the other")
-        plan = replace(self.plan, rows=rows, domain=replace(self.domain, samples=rows))
-        return replace(self, plan=plan, gradient=self.gradient.for_samples(rows))
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(

@@ -16,8 +16,7 @@ from emulon.certify import rounding
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.expressions import parse
 from emulon.interpreter.curvature import Slopes
-from emulon.interpreter.layout import SPARE
-from emulon.interpreter.phase import Phase, penalty_function
+from emulon.interpreter.phase import SPARE, Phase, penalty_function
 from emulon.interpreter.plan import enclosed_negative_curvature
 from emulon.interpreter.program import Program
 

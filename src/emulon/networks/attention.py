@@ -24,9 +24,8 @@ from emulon.certify.domain import require_within
 from emulon.certify.rounding import shifted_average
 from emulon.core.errors import BadShape
 from emulon.interpreter.identity_grid import IdentityGrid
-from emulon.interpreter.layout import SPARE, balancing_power
 from emulon.interpreter.module import Capacity, Interpreter
-from emulon.interpreter.phase import product_error
+from emulon.interpreter.phase import SPARE, balancing_power, product_error
 from emulon.networks.arithmetic import Arithmetic
 from emulon.networks.layers import (
     LIFT,

@@ -17,8 +17,7 @@ from emulon.core.files import disk_cached, write_json
 from emulon.expressions import parse
 from emulon.interpreter.compiler import EXPECTED
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
-from emulon.interpreter.layout import balancing_power
-from emulon.interpreter.phase import product_error
+from emulon.interpreter.phase import balancing_power, product_error
 from emulon.softmax import Approximation, Grid, approximate
 
 f64 = torch.float64

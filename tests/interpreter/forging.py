@@ -185,10 +185,6 @@ def of_link(content: Content, draw: random.Random) -> None:
     fit_domain(content)
 
 
-def of_name(content: Content, draw: random.Random) -> None:
-    content["program"]["facts"]["loss"]["name"] = draw.choice((*checker.LOSSES, "huber(1.0)", "tukey(2.00)", "mine"))
-
-
 def of_curvature(content: Content, draw: random.Random) -> None:
     loss = content["program"]["facts"]["loss"]
     loss["curvature"] = draw.choice((math.inf, 1.0, min(loss["curvature"], 9.0) * draw.choice((0.5, 0.999, 2.0))))
@@ -236,14 +232,6 @@ def fit_domain(content: Content) -> None:
         )
 
 
-def of_grid(content: Content, draw: random.Random) -> None:
-    part = content["program"]["facts"][draw.choice(phases(content))]
-    place, name = draw.choice(
-        ((part["grid"], "lo"), (part["grid"], "hi"), (part["domain"], "w"), (part["domain"], "x"))
-    )
-    place[name] = place[name] * draw.choice((0.5, 0.99, 1.01, 2.0))
-
-
 def of_keys(content: Content, draw: random.Random) -> None:
     """Of a phase, now and then of the identity grid: one key, or all; or a key more."""
     line = draw.random() < 0.1
@@ -261,19 +249,6 @@ def of_keys(content: Content, draw: random.Random) -> None:
         part["numbers"][r] = (float.fromhex(part["numbers"][r]) * (1 + by)).hex()
 
 
-def of_routing(content: Content, draw: random.Random) -> None:
-    name = draw.choice(phases(content))
-    part, codes = content["program"]["facts"][name], content["program"][f"{name}.codes"]
-    match draw.choice(("strength", "gap", "codes", "shape")):
-        case "codes":
-            at = draw.randrange(len(codes["numbers"]))
-            codes["numbers"][at] = (float.fromhex(codes["numbers"][at]) * draw.choice((0.5, 0.99, 1.01, 0.0))).hex()
-        case "shape":
-            codes["shape"] = draw.choice(([1, len(codes["numbers"])], [len(codes["numbers"]), 1], [0, 10**9]))
-        case field:
-            part[field] = abs(part[field] * draw.choice((0.5, 0.9, 0.999, 1.001, 2.0)))
-
-
 def of_claims(content: Content, draw: random.Random) -> None:
     claim = draw.choice([content["claims"][name] for name in phases(content)] + content["claims"]["line"])
     name = draw.choice([*claim])
@@ -283,73 +258,13 @@ def of_claims(content: Content, draw: random.Random) -> None:
         claim[name] *= draw.choice((0.0, 0.5, 0.9, 0.999, 1.5))
 
 
-def of_proofs(content: Content, draw: random.Random) -> None:
-    proofs = content["proofs"]
-    edges = draw.choice([*proofs["line"], *(proofs[name] for name in phases(content))])
-    match draw.choice(("coarse", "few", "one", "moved")):
-        case "coarse":
-            edges[:] = [*edges[:-1:2], edges[-1]]
-        case "few":
-            del edges[draw.randrange(len(edges))]
-        case "one":
-            edges[:] = [edges[0], edges[-1]]
-        case _:
-            edges[draw.randrange(len(edges))] += draw.choice((1e-9, 0.1, -0.1))
-
-
-def of_module(content: Content, draw: random.Random) -> None:
-    capacity = content["interpreter"]["facts"]["capacity"]
-    name = draw.choice([*capacity])
-    capacity[name] = draw.choice((1, 10**6, capacity[name] + 1, capacity[name] - 1))
-
-
-def of_penalty(content: Content, draw: random.Random) -> None:
-    facts = content["program"]["facts"]
-    part = facts["proximal"] or facts["gradient"]
-    match draw.choice(("readout", "l1", "domain")):
-        case "readout":
-            part["readout"] = draw.choice(("mean", "sum", "rest"))
-        case "l1":
-            facts["l1"] = draw.choice((0.0, 0.05, facts["l1"] * 1.1))
-        case _:
-            for name in ("w", "residual", "absolute"):
-                part["domain"][name] *= 0.8
-
-
-def of_kinds(content: Content, draw: random.Random) -> None:
-    """Another dtype, format or name of an entry; an entry more."""
-    facts, tensors = content["program"]["facts"], [*checker.KEYS, *checker.LAYER]
-    match draw.choice(("dtype", "format", "more", "way", "data", "whole")):
-        case "dtype":
-            content["interpreter"]["facts"]["dtype"] = "torch.float32"
-            for section, names in ((content["interpreter"], tensors), (content["program"], content["program"])):
-                for name in names:
-                    if isinstance(section[name], dict) and "numbers" in section[name]:
-                        numbers = torch.tensor(
-                            [float.fromhex(x) for x in section[name]["numbers"]], dtype=torch.float32
-                        )
-                        section[name] |= {"dtype": "F32", "numbers": [x.hex() for x in numbers.tolist()]}
-        case "format":
-            content["program"]["format"] = "4"
-        case "more":
-            draw.choice((facts, facts["domain"], facts["loss"], content["claims"]["gradient"]))["tau"] = 1.0
-        case "way":
-            facts["gradient"]["grid"]["way"] = "spectral"
-        case "data":
-            facts["step_from_data"] = not facts["step_from_data"]
-        case _:
-            facts["step_size"] = int(facts["step_size"] + 1)
-
-
 def phases(content: Content) -> list[str]:
     return ["gradient", "proximal"] if content["program"]["facts"]["proximal"] else ["gradient"]
 
 
 KINDS: dict[str, Callable[[Content, random.Random], None]] = {
-    **{"function": of_function, "link": of_link, "name": of_name, "curvature": of_curvature},
-    **{"algorithm": of_algorithm, "bands": of_bands, "domain": of_domain, "grid": of_grid, "keys": of_keys},
-    **{"routing": of_routing, "claims": of_claims, "proofs": of_proofs, "module": of_module, "penalty": of_penalty},
-    **{"kinds": of_kinds},
+    **{"function": of_function, "link": of_link, "curvature": of_curvature, "algorithm": of_algorithm},
+    **{"bands": of_bands, "domain": of_domain, "keys": of_keys, "claims": of_claims},
 }
 WEIGHTS = {"function": 3, "bands": 2, "algorithm": 2, "domain": 2, "keys": 2}
 

@@ -16,7 +16,6 @@ from emulon.algorithms import (
     LinearRegression,
     LogCoshRegression,
     LogisticRegression,
-    Loss,
     Perceptron,
     PoissonRegression,
     QuantileRegression,
@@ -139,12 +138,6 @@ def test_data_that_require_gradients_are_audited_and_the_reference_passes_gradie
     assert run.audit.bound < 1e-7 and x.grad is not None and x.grad.abs().sum() > 1
 
 
-def test_a_wrong_step_shows():
-    run = run_of(Ridge(steps=21))
-    run.iterates[-1] += 1e-3
-    assert run.audit.bound > 1e-3
-
-
 def test_a_run_that_is_no_number_has_an_infinite_audit():
     run = run_of(Ridge(steps=3))
     run.iterates[-1, 0] = torch.nan
@@ -156,12 +149,6 @@ def test_a_loss_that_is_not_convex_is_audited_by_what_its_slope_is_along_the_pat
     run = run_of(algorithm)
     error = run.audit.verify(run.weights, algorithm.run(X, Y))
     assert error <= run.audit.bound <= 3 * error and run.audit.proved
-
-
-def test_functions_that_balls_do_not_know_are_left_to_arb():
-    algorithm = GradientDescent(Loss.of("log(1 + t**2) + Max(0, atan(t))"), 5, 0.1)
-    run = run_of(algorithm)
-    assert run.audit.verify(run.weights, algorithm.run(X, Y)) <= run.audit.bound < 1e-3
 
 
 def test_a_sample_on_a_jump_counts_with_the_whole_jump():

@@ -9,20 +9,13 @@ from flint import arb, ctx
 
 from emulon.algorithms import GradientDescent, Loss, as_loss
 from emulon.certify.balls import Ball, FloatBall
-from emulon.certify.functions import _by_arb, enclosed, undecided
-from emulon.certify.rounding import momentum_gains
 from emulon.expressions import parse
 from emulon.interpreter import audit
 from emulon.interpreter.audit import (
     GRADES,
     PathError,
-    _grown,
-    _lifted,
-    _mean,
     _norm,
-    _Samples,
     audited,
-    soft_thresholded,
 )
 from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.enclosure import distance_to_exact
@@ -95,25 +88,6 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
         torch.testing.assert_close((low, high), (least, most), rtol=1e-9, atol=0.0)
 
 
-def test_errors_grow_by_the_ratio_and_are_rounded_upwards() -> None:
-    errors = torch.rand(2, 60, dtype=f64, generator=torch.Generator().manual_seed(1)) + 0.5
-    ratio = torch.tensor([0.9, 1.1], dtype=f64)
-    each = ratio.unsqueeze(-1) * (1 + 0.1 * torch.rand(2, 60, dtype=f64, generator=torch.Generator().manual_seed(2)))
-    for growth in (ratio, each):
-        before, after = _grown(errors, growth)
-        for k in range(2):
-            total = Fraction(0)
-            for t in range(60):
-                assert total <= Fraction(before[k, t].item()) <= total * (1 + Fraction(1, 10**12))
-                own = growth[k] if growth.ndim == 1 else growth[k, t]
-                total = Fraction(own.item()) * total + Fraction(errors[k, t].item())
-            assert total < Fraction(after[k].item()) <= total * (1 + Fraction(1, 10**12))
-    # An error of this step is lifted, and one of the step before once more.
-    one = torch.ones(2, dtype=f64)
-    assert _grown(one[:1], one[0])[1].item() > 1 + 9e-16
-    assert _grown(torch.tensor([1.0, 0.0], dtype=f64), one[0])[1].item() > 1 + 1.8e-15
-
-
 @pytest.mark.parametrize(
     ("lowest", "highest", "edges"),
     [(0.25, 1.0, (0.25 * 0.5, 1.0 * 3.0)), (-0.5, 0.75, (-0.5 * 3.0, 0.75 * 3.0)), (-1.0, -0.25, (-3.0, -0.25 * 0.5))],
@@ -126,78 +100,6 @@ def test_a_steps_ratio_is_that_of_its_flattest_or_steepest_direction(lowest, hig
     found = PathError(plan, X, Y, PATH[:2])._ratio(lowest, highest, low, top).item()
     wanted = max(abs(1 - Fraction(step_size) * (Fraction(0.2) + Fraction(edge))) for edge in edges)
     assert wanted + Fraction(1, 10**15) <= Fraction(found) <= (wanted + Fraction(1, 10**15)) * (1 + Fraction(2, 10**15))
-
-
-def test_with_momentum_every_defect_is_multiplied_by_its_own_gain() -> None:
-    """One feature: the error of a step goes on as p_k, worst first where it was made first."""
-    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
-    plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1, momentum=0.25), x, y)
-    path = torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64)
-    error = PathError(plan, x, y, path)
-    defects = error.defects
-    gains = momentum_gains(4, 1.25 - 0.2 * (0.1 + 2.5), 0.25)
-    wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(gains), strict=True))
-    assert wanted * (1 + 9e-10) < error.after_all_steps().item() < wanted * (1 + 2e-9) and gains[3] > 0
-    for spread in (0.4, 5.0):
-        low, top = (torch.tensor([value], dtype=f64) for value in (spread, 2.5))
-        reach = max(abs(1.25 - 0.2 * (0.1 + edge)) for edge in (spread, 2.5))
-        wanted = sum(d * g for d, g in zip(defects.tolist(), reversed(momentum_gains(4, reach, 0.25)), strict=True))
-        assert error._with_momentum(defects, low, top).item() == pytest.approx(wanted, rel=2e-9)
-
-
-def test_with_little_momentum_the_rounding_of_a_ratio_is_all_of_it() -> None:
-    """η·λ is 10 times the float 0.1, which is 1 + 5.6e-17 and is rounded to 1; 2√m is a thousandth of that."""
-    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
-    plan = plan_of(GradientDescent(as_loss("squared"), 2, 0.1), x, y).changed(momentum=1e-40)
-    ten, defects = torch.tensor([10.0], dtype=f64), torch.tensor([1.0, 0.0], dtype=f64)
-    found = PathError(plan, x, y, PATH[:3, :1])._with_momentum(defects, ten, ten).item()
-    assert abs(1 - Fraction(0.1) * 10) <= Fraction(found) <= 2 * Fraction(1, 10**15)
-
-
-@pytest.mark.parametrize("away", [0.0, 0.0625, 1.0, 64.0])
-def test_a_ratio_is_lifted_over_eight_roundings_of_one_and_six_of_itself(away: float) -> None:
-    found, away = Fraction(_lifted(torch.tensor(away, dtype=f64)).item()), Fraction(away)
-    assert away * (1 + 6 * U) + 8 * U <= found <= away * (1 + 12 * U) + 10 * U
-
-
-@pytest.mark.parametrize("count", [1, 1 << 16])
-def test_norms_and_sums_are_lifted_over_as_many_roundings_as_they_have_terms(count: int) -> None:
-    """Of so many ones both are powers of two, and only what is added for rounding is seen."""
-    ones = torch.ones(count, dtype=f64)
-    norm, root = Fraction(_norm(ones).item()), math.isqrt(count)
-    assert root * (1 + (count + 2) * U) <= norm <= root * (1 + (count + 5) * U)
-    samples = _Samples(torch.stack([ones, ones], dim=-1), 1)  # x with −y beside it
-    total, off = samples.summed(FloatBall(torch.zeros_like(ones), ones).apply(lambda part: part[None]))
-    assert not total.high.any() and count * (1 + count * U) <= Fraction(off.item()) <= count * (1 + (count + 30) * U)
-
-
-def test_means_and_sums_count_what_was_rounded_before_and_what_balls_leave_open() -> None:
-    rows = X / 3
-    mean = _mean(rows)
-    for k in range(2):
-        exact, most = sum(Fraction(v) for v in rows[:, k].tolist()) / 5, rows[:, k].abs().sum().item() / 5
-        middle = Fraction(mean.high[0, k].item()) + Fraction(mean.low[0, k].item())
-        assert abs(middle - exact) < U * Fraction(most) / 100
-        assert (
-            2 * U * Fraction(most) < Fraction(mean.radius[0, k].item()) < 2 * U * Fraction(most) * Fraction(1001, 1000)
-        )
-    radius = torch.rand(3, 5, dtype=f64, generator=torch.Generator().manual_seed(3))
-    value = FloatBall(torch.ones(3, 5, dtype=f64), radius)
-    samples = _Samples(torch.cat([rows, -Y.unsqueeze(-1)], dim=-1), 2)
-    total, off = samples.summed(value)
-    for t in range(3):
-        own = sum(r * math.hypot(*row) for r, row in zip(radius[t].tolist(), rows.tolist(), strict=True))
-        assert own <= off[t].item() <= own * (1 + 1e-13)
-        for k in range(2):
-            exact, own = sum(map(Fraction, rows[:, k].tolist())), Fraction(total.radius[t, k].item())
-            assert (
-                abs(exact - Fraction(total.high[t, k].item()) - Fraction(total.low[t, k].item()))
-                <= own
-                < Fraction(1, 10**20)
-            )
-    # Balls of twice the precision carry their own radii.
-    total, off = samples.summed(Ball(value.high, torch.zeros_like(radius), radius))
-    assert not off.any() and bool((total.radius >= radius @ rows.abs()).all())
 
 
 def test_a_reach_counts_every_rounding_of_a_residual() -> None:
@@ -264,15 +166,6 @@ def test_a_tabulated_loss_gives_the_same_sums_as_balls_do_and_no_wider_ones(loss
     assert PathError(plan, x, y, path, FloatBall).after_all_steps().isinf().all()
 
 
-def test_runs_of_near_states_end_where_any_dataset_moves_on() -> None:
-    states = torch.tensor([0.0, 1.0, 1.01, 1.02, 1.2, 1.2, 5.0], dtype=f64).unsqueeze(-1)
-    assert [(run.start, run.stop) for run in audit._near(states, 0.1)] == [(0, 1), (1, 4), (4, 6), (6, 7)]
-    both = torch.stack([states, torch.zeros_like(states)])
-    assert list(audit._near(both, 0.1)) == list(audit._near(states, 0.1))
-    still = torch.zeros(150, 2, dtype=f64)
-    assert [run.stop for run in audit._near(still, 0.1)] == [64, 128, 150]
-
-
 def test_samples_that_stay_where_the_loss_is_curved_make_errors_shrink() -> None:
     """Huber, one sample beyond its threshold all the time and four within: ρ is that of the four."""
     x, y = torch.ones(5, 1, dtype=f64), torch.tensor([0.1, 0.2, -0.1, 0.0, 5.0], dtype=f64)
@@ -282,46 +175,6 @@ def test_samples_that_stay_where_the_loss_is_curved_make_errors_shrink() -> None
     error = PathError(plan, x, y, path)
     defect, ratio = 0.5 * 1e-4 * 4 / 5, 1 - 0.5 * 4 / 5
     assert error.after_all_steps().item() == pytest.approx(defect / (1 - ratio), rel=1e-3)
-
-
-@pytest.mark.parametrize("kind", [Ball, FloatBall])
-@pytest.mark.parametrize("text", ["atan(t)", "log(1 + t**2)", "Max(t, 0)"])
-def test_what_arb_encloses_holds_both_ends_of_a_ball_and_little_more(kind, text) -> None:
-    f, middle = parse(text), torch.linspace(-2, 2, 41, dtype=f64) + 1e-3
-    for wide in (0.0, 1e-9, 0.01):
-        found = _by_arb(f, kind.of(middle).widened(torch.full_like(middle, wide)) if wide else kind.of(middle))
-        with ctx.workprec(200):
-            for at, high, radius in zip(middle.tolist(), found.high.tolist(), found.radius.tolist(), strict=True):
-                for end in (arb(at) - arb(wide), arb(at), arb(at) + arb(wide)):
-                    true = {"atan(t)": end.atan(), "log(1 + t**2)": (1 + end * end).log(), "Max(t, 0)": end.max(arb(0))}
-                    assert abs(true[text] - arb(high)) <= arb(radius)
-                assert radius <= 2.1 * wide * (1 + wide) + 2e-15 * abs(high) + 3e-16
-                assert radius >= 4 * float(U) * abs(high) * 0.99
-    jump = _by_arb(
-        parse("sign(t)"), kind.of(torch.tensor([1e-3, -1e-3], dtype=f64)).widened(torch.ones(2).double() / 99)
-    )
-    assert jump.high.tolist() == [0.0, 0.0] and (jump.radius >= 1).all()
-    nothing = _by_arb(parse("1/t"), kind.of(torch.zeros(1, dtype=f64)).widened(torch.ones(1, dtype=f64)))
-    assert not nothing.radius.isfinite().any()
-
-
-def test_where_balls_cannot_tell_arb_is_asked_for_those_alone() -> None:
-    s = FloatBall(torch.tensor([[1.0, 800.0]], dtype=f64), torch.zeros(1, 2, dtype=f64))
-    found = enclosed(parse("1/(1 + exp(t))"), s)
-    assert found.high[0, 1] < 1e-300 and found.radius[0, 1] < 1e-300
-    assert found.high[0, 0] == pytest.approx(1 / (1 + math.e), rel=1e-15) and found.radius[0, 0] < 1e-15
-    constant = enclosed(parse("2"), s)
-    assert constant.high.tolist() == [[2.0, 2.0]] and not constant.radius.any()
-
-
-def test_a_sample_on_either_side_of_a_break_counts_with_the_break_times_its_length() -> None:
-    """The quantile loss jumps by 1: samples 0 and 2 may be on either side, at the second step."""
-    f, lengths = parse(as_loss("quantile").derivative), torch.tensor([2.0, 3.0, 0.5], dtype=f64)
-    high = torch.tensor([[1.0, -1.0, 1.0], [1e-3, 1.0, -1e-3]], dtype=f64)
-    either, apart = undecided(f, FloatBall(high, torch.full_like(high, 0.01)), lengths)
-    assert either.tolist() == [False, True] and apart.tolist() == [0.0, pytest.approx(2.5, rel=1e-9)]
-    either, apart = undecided(parse("t"), FloatBall(high, high.abs()), lengths)
-    assert not either.any() and not apart.any()
 
 
 def one_sample(
@@ -377,37 +230,10 @@ def test_slopes_are_asked_for_wherever_the_exact_path_may_be_by_then() -> None:
     assert error.after_all_steps().item() >= abs(first - 4 * math.sinh(first)) / 8
 
 
-@pytest.mark.parametrize("end", [1.0, 1000.0])
-def test_slopes_are_asked_for_beyond_the_path_by_what_it_may_be_off_and_a_little_of_where_it_is(
-    end: float, monkeypatch
-) -> None:
-    """A row (3, 4): an error of 1e-4, assumed to be twice that, is ten times it in the residual."""
-    x, y = torch.tensor([[3.0, 4.0]], dtype=f64), torch.zeros(1, dtype=f64)
-    plan, asked = plan_of(GradientDescent(as_loss("log_cosh"), 2, 0.01), x, y), []
-    monkeypatch.setattr(audit.Slopes, "between", lambda self, lo, hi: asked.append((lo, hi)) or (0.0, 1.0))
-    spectrum, defects = torch.tensor([0.0, 25.0], dtype=f64).unbind(), torch.full((2,), 1e-4, dtype=f64)
-    reach = torch.full((2, 1), end, dtype=f64).mul(torch.tensor([[-1.0], [2.0]], dtype=f64)).unbind()
-    error = PathError(plan, x, y, PATH[:3])
-    vars(error).update(defects=defects, reach=reach, spectrum=spectrum)
-    error.after_all_steps()
-    room = Fraction(defects[0].item()) * 10
-    for side, at, found in ((-1, end, asked[0][0]), (1, 2 * end, asked[0][1])):
-        beyond = side * Fraction(found) - Fraction(at) - room
-        assert Fraction(at) * Fraction(9, 10**13) <= beyond <= Fraction(at) * Fraction(11, 10**13)
-
-
 def test_errors_that_no_assumption_holds_are_promised_nothing() -> None:
     """As above, for three steps more: the exact path is beyond all numbers by then."""
     error = one_sample(Loss.of("cosh(t)"), 4 / 64, [0.0] + [0.125] * 5, 1.0, x=8.0)
     assert error.after_all_steps().item() == math.inf
-
-
-def test_a_break_is_in_doubt_as_far_as_the_error_reaches_in_the_residual() -> None:
-    """Quantile with x = 8: weights 0.005 off are residuals 0.04 off, on both sides of a jump that is 0.03 away."""
-    states = [0.0, 0.25 + 0.03 / 8, 0.25 + 0.03 / 8 - 0.125]
-    exact = 0.25 + 0.03 / 8 - 0.005
-    error = one_sample("quantile(0.5)", exact / 4, states, 2.0, x=8.0)
-    assert error.after_all_steps().item() >= 8 * exact / 4 * 0.999
 
 
 def test_a_sample_in_doubt_has_no_slope_and_adds_all_that_it_may_change() -> None:
@@ -419,16 +245,6 @@ def test_a_sample_in_doubt_has_no_slope_and_adds_all_that_it_may_change() -> Non
     error = one_sample(Loss.of("t**2/2 + Abs(t)"), 0.25, states, 0.5, samples=2)
     wanted = 0.75 * 0.025 + 0.155 + 0.25 * 2 * (1 + 0.36)
     assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-6)
-
-
-def test_a_soft_threshold_keeps_both_parts_of_a_number() -> None:
-    high = torch.tensor([0.5, -0.5, 0.75, -0.75], dtype=f64)
-    ball = Ball(high, torch.tensor([1e-18, 1e-18, -1e-18, -1e-18], dtype=f64), torch.zeros_like(high))
-    found = soft_thresholded(ball, Ball.of(Fraction(3, 10)))
-    for k in range(4):
-        v = Fraction(ball.high[k].item()) + Fraction(ball.low[k].item())
-        exact = v - Fraction(3, 10) if v > 0 else v + Fraction(3, 10)
-        assert abs(Fraction(found.high[k].item()) + Fraction(found.low[k].item()) - exact) < Fraction(1, 10**31)
 
 
 def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> None:
@@ -449,36 +265,7 @@ def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> 
     assert 0 < own < Fraction(terms["float64's own error"]) < own * (1 + Fraction(1, 10**11))
 
 
-def test_the_worst_of_a_batch_is_the_worst_of_both_parts_together(monkeypatch) -> None:
-    descent = GradientDescent(as_loss("squared"), 3, 0.3)
-    x, y = torch.stack([X, X]), torch.stack([Y, Y])
-    path = descent.iterates(x, y)
-    path[0, -1] += 1e-3
-    monkeypatch.setattr(PathError, "after_all_steps", lambda self: torch.tensor([0.0, 1.0], dtype=f64))
-    assert audited(plan_of(descent, x, y), x, y, path).bound == pytest.approx(1.0)
-
-
-def test_on_a_quadratic_errors_shrink_by_its_one_ratio() -> None:
-    """One feature: λ = 5/2, and errors shrink by 1 − η(l2 + λ) = 0.48 from step to step."""
-    x, y = torch.tensor([[1.0], [2.0]], dtype=f64), torch.tensor([0.5, -1.0], dtype=f64)
-    plan = plan_of(GradientDescent(as_loss("squared"), 4, 0.2, l2=0.1), x, y)
-    error = PathError(plan, x, y, torch.tensor([[0.0], [1.0], [-0.5], [0.25], [2.0]], dtype=f64))
-    wanted = 0.0
-    for defect in error.defects.tolist():
-        wanted = 0.48 * wanted + defect
-    assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-12)
-
-
 def test_losses_that_overflow_on_the_way_are_promised_nothing() -> None:
     calm = plan_of(GradientDescent(Loss.of("exp(t**2)"), 8, 1e-3))
     found = audited(calm.changed(step_size=5.0), X, Y, torch.zeros(9, 2, dtype=f64))
     assert found.terms == {"float64 beside it": math.inf}
-
-
-def test_states_that_a_path_comes_back_to_are_looked_at_once():
-    """Equal in all datasets to the last bit: −0 and a next float are others."""
-    path = torch.tensor([[0.0], [1.0], [2.0], [1.0], [2.0], [-0.0]], dtype=torch.float64).expand(2, 6, 1).clone()
-    path[1, 3, 0] += 2.0**-52
-    states, places = audit._distinct(path)
-    assert places.tolist() == [0, 1, 2, 3, 2, 4]
-    assert torch.equal(states[..., places, :], path) and states.shape == (2, 5, 1)

@@ -10,7 +10,7 @@ from library import KINKS, case
 
 from emulon.algorithms.losses import TemplateData
 from emulon.interpreter import Capacity, Interpreter, Program, modes, module
-from emulon.interpreter.modes import CachedPhase, Rows, _flat, unit_vectors
+from emulon.interpreter.modes import CachedPhase, unit_vectors
 from emulon.interpreter.phase import ValueCoefficients, certified_lazily, emulated_scores
 
 Programs = dict[str, Program]
@@ -47,19 +47,6 @@ def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the
     torch.testing.assert_close(narrow.apply(w, w), wide.apply(w, w), rtol=0.0, atol=1e-15)
 
 
-def test_what_float32_adds_in_a_sum_is_part_of_what_is_compared_with_the_promise(programs: Programs):
-    """γ of two more than the terms: of keys the features and y, of values one for each sample and factor."""
-    phase = cached(programs["ridge"], Interpreter.fitting(programs["ridge"]))
-    line, needed = phase.interpreter.identity, 0.0
-    (block,) = phase.blocks
-    for part, terms in ((block.keys[:, :4], 5), (block.values, len(phase.rows.sizes) * 40)):
-        grown = (terms + 2) * 2.0**-24 / (1 - (terms + 2) * 2.0**-24)
-        needed = max(needed, part.abs().max().item() * (1 + grown))
-    for room, enough in ((1 + 1e-9, True), (1 - 1e-9, False)):
-        phase.interpreter.identity = replace(line, errors=(needed * room,) * len(line.errors))
-        assert phase._narrow_enough() == enough
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dtype: torch.dtype):
     """Of ¼·(fixed − value·x): in float32 these are read 4 times larger, and what that adds is divided by 4."""
@@ -76,10 +63,8 @@ def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dty
 
 def test_a_factor_and_its_negative_are_read_once():
     factors = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], dtype=torch.float64)
-    shared, apart = Rows.of(factors), Rows.of(factors, signed=True)
-    assert len(shared.sizes) == 3 and not shared.plain
-    torch.testing.assert_close(shared.signs @ shared.sizes, factors, rtol=0, atol=0)
-    assert torch.equal(apart.sizes, factors) and apart.plain
+    sizes, signs = modes.shared(factors)
+    assert len(sizes) == 3 and torch.equal(signs @ sizes, factors)
 
 
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):
@@ -90,11 +75,6 @@ def test_datasets_that_share_their_x_are_read_once(programs: Programs):
     w = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     alone = cached(program, Interpreter.fitting(program)).apply(w[0], w[0])
     torch.testing.assert_close(phase.apply(w, w)[0], alone, rtol=0.0, atol=1e-14)
-
-
-def test_datasets_that_differ_are_laid_one_after_another():
-    part = torch.arange(120.0).reshape(2, 3, 4, 5)
-    assert torch.equal(_flat(part, 2), part.flatten(0, 1)) and torch.equal(_flat(part[0, :1], 2), part[0, :1])
 
 
 @pytest.mark.parametrize("together", [1, 1 << 16])

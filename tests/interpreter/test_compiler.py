@@ -2,7 +2,6 @@
 
 import time
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from emulon import Domain, Interpreter, compile
 from emulon.algorithms import (
     Fista,
     GradientDescent,
-    HeavyBall,
     LinearRegression,
     LogCoshRegression,
     LogisticRegression,
@@ -27,7 +25,6 @@ from emulon.algorithms import (
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.expressions import parse
 from emulon.interpreter.compiler import _found
-from emulon.interpreter.phase import code_error, leaked, phase_terms, score_error
 
 
 def test_the_public_interface():
@@ -60,23 +57,6 @@ def test_a_kink_that_keeps_a_tolerance_from_being_met_takes_few_keys_that_err_li
     assert loose[0]["slopes"] == loose[1]["slopes"] and loose[0]["bounds"]["interpolation"] <= 1e-3
 
 
-def test_a_domain_serves_other_data_too():
-    x, y = dataset("value")
-    program = compile(LinearRegression(steps=30, step_size=0.3), Domain.of(x, y), tolerance=1e-8)
-    x, y = 0.8 * x.flip(0), 0.5 * y.roll(3)
-    run = Interpreter.fitting(program).run(program, x, y)
-    exact = LinearRegression(steps=30, step_size=program.step_size).run(x, y)
-    run.certificate.verify(run.weights, exact)
-
-
-def test_a_tighter_tolerance_interpolates_better():
-    x, y = dataset("value")
-    loose, tight = (compile(Ridge(steps=20), data=(x, y), tolerance=t) for t in (1e-2, 1e-8))
-    assert loose.certificate.terms["interpolation"] <= 1e-2
-    assert tight.certificate.terms["interpolation"] <= 1e-8 < loose.certificate.terms["interpolation"]
-    assert len(loose.gradient.grid) < len(tight.gradient.grid)
-
-
 def test_steps_beyond_one_over_l_do_not_count_on_strong_convexity():
     x, y = dataset("value")
     spectrum = torch.linalg.eigvalsh(x.T @ x / len(x))
@@ -93,46 +73,6 @@ def test_a_penalty_makes_old_errors_fade():
     few, many = (compile(LogisticRegression(0.1, steps), data=(x, y), tolerance=1e-4) for steps in (200, 400))
     assert many.plan.growth < 1.01 * few.plan.growth < 200
     assert compile(LogisticRegression(0.0, 200), data=(x, y), tolerance=1e-4).plan.growth == pytest.approx(400)
-
-
-def test_momentum_reaches_the_minimum_in_fewer_steps_within_its_certificate():
-    x, y = dataset("value")
-    x = x @ torch.tensor([[1.0, 0.95, 0, 0], [0, 0.3, 0, 0], [0, 0, 1, 0.9], [0, 0, 0, 0.4]], dtype=torch.float64)
-    minimum = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
-    far = {}
-    for algorithm in (LinearRegression(100), HeavyBall(momentum=0.8, steps=100)):
-        program = compile(algorithm, data=(x, y))
-        run = Interpreter.fitting(program).run(program, x, y)
-        run.certificate.verify(run.weights, algorithm.run(x, y))
-        assert run.certificate.bound < 1e-6
-        far[type(algorithm)] = (run.weights - minimum).abs().max().item()
-    assert far[HeavyBall] < 1e-3 * far[LinearRegression]
-
-
-def test_noisier_lines_promise_less():
-    """Every emulated part of a score and of a value counts: no term stays as it is when the line errs more."""
-    x, y = dataset("value")
-    program = compile(Ridge(steps=5), data=(x, y))
-    line = Interpreter.fitting(program).identity
-    worse = replace(line, errors=tuple(1e9 * error for error in line.errors))
-    phase = program.gradient
-    assert score_error(phase, worse) > 1e8 * (score_error(phase, line) - 1e-13)
-    assert code_error(phase, worse) > 1e8 * code_error(phase, line)
-    before, after = (phase_terms(phase, each) for each in (line, worse))
-    assert after["emulated scores"] > 1e8 * before["emulated scores"]
-    assert after["emulated values"] > 1e8 * before["emulated values"]
-
-
-def test_codes_that_are_emulated_badly_leak():
-    x, y = dataset("value")
-    program = compile(Ridge(steps=5), data=(x, y))
-    line = Interpreter.fitting(program).identity
-    phase, bounds = program.gradient, program.gradient.proved
-    assert leaked(phase, line) == bounds.leak
-    worse = replace(line, errors=tuple(0.1 + error for error in line.errors))
-    assert leaked(phase, worse) > 1e3 * bounds.leak
-    hopeless = replace(line, errors=tuple(100.0 for _ in line.errors))
-    assert leaked(phase, hopeless) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -171,12 +111,6 @@ def test_a_loss_without_known_curvature_needs_a_step_size_and_is_watched():
     longer = program.changed(step_size=0.2)
     with pytest.raises(OutOfDomain, match="too long"):
         Interpreter.fitting(longer).run(longer, x, y)
-
-
-def test_data_that_is_not_finite_is_refused_before_compiling():
-    x, y = dataset("value")
-    with pytest.raises(OutOfDomain, match="NaN"):
-        compile(Ridge(), data=(x, y / 0))
 
 
 def test_a_certificate_says_what_is_left_to_the_run():

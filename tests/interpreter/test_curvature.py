@@ -62,10 +62,6 @@ def test_the_curvature_that_each_loss_states_is_proved_and_hardly_less_is_not(na
     assert not curvature_holds(loss.derivative, 0.999 * loss.curvature, max(reach, 2.0))
 
 
-def test_a_curvature_is_believed_to_a_part_1e_12_of_itself():
-    assert curvature_holds("t", 1 - 9e-13, 1.0) and not curvature_holds("t", 1 - 1.1e-12, 1.0)
-
-
 def test_a_spike_narrower_than_any_sampling_is_found():
     spike = "t**2/2+(0.2-0.30003)*t-1001/2*(Max(t-0.30003,0)**2-Max(t-0.30043,0)**2)"
     assert negative_curvature(Loss.of(spike), 1.0) == (pytest.approx(1000, rel=1e-9), 1.0)
@@ -78,12 +74,6 @@ def test_a_spike_narrower_than_any_sampling_is_found():
 def test_convex_losses_are_seen_to_be_convex_far_out(loss: str, reach: float):
     """Their second derivatives are differences of numbers that agree to many digits, or of infinities."""
     assert negative_curvature(Loss.of(loss), reach) == (0.0, reach)
-
-
-def test_slopes_do_not_overflow_where_their_parts_do():
-    far = torch.tensor([-800.0, 800.0], dtype=torch.float64)
-    assert Loss.of("log(cosh(10*t))").slope(far).tolist() == [-10.0, 10.0]
-    assert Loss.of("log(1 + exp(5*t))").slope(far).tolist() == [0.0, 5.0]
 
 
 def test_a_kink_is_not_halved_for_ever(monkeypatch):

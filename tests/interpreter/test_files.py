@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from emulon.algorithms import MARGIN, GradientDescent, Loss
 from emulon.algorithms.losses import tukey
-from emulon.core.errors import CannotWrite, EmulonError
+from emulon.core.errors import EmulonError
 from emulon.interpreter import BadFile, Interpreter, Program, compile, files, load_interpreter, load_program, save
 
 Programs = dict[str, Program]
@@ -58,16 +58,6 @@ def test_figures_of_another_processor_are_rounded_up_before_they_are_proved(prog
         tmp_path / "a",
     )
     assert load_program(tmp_path / "a").gradient.proved == program.gradient.proved
-
-
-def test_a_loaded_interpreter_runs_a_loaded_program_to_the_same_bits(pair: tuple[Path, Path], programs: Programs):
-    c = case("logistic_regression")
-    interpreter, program = load_interpreter(pair[0]), load_program(pair[1])
-    here = Interpreter.fitting(programs[c.name]).run(programs[c.name], c.x, c.y)
-    there = interpreter.run(program, c.x, c.y)
-    assert torch.equal(here.iterates, there.iterates)
-    assert here.sha256 == there.sha256
-    assert here.certificate == there.certificate
 
 
 def test_another_process_gives_the_same_bits(pair: tuple[Path, Path], programs: Programs):
@@ -298,32 +288,3 @@ def test_a_proximal_phase_that_is_too_small_is_refused(programs: Programs, tmp_p
     save(programs["lasso"], tmp_path / "lasso")
     forged(tmp_path / "lasso", tmp_path / "small", set_fact("proximal", "domain", "w", by=0.5))
     refused("proximal phase is for another domain", load_program, tmp_path / "small")
-
-
-def test_what_cannot_be_written_leaves_nothing_behind(programs: Programs, tmp_path: Path):
-    program = programs["logistic_regression"]
-    refused("could not be written", lambda path: save(program, path), tmp_path / "nowhere" / "program", CannotWrite)
-    (tmp_path / "folder").mkdir()
-    refused("could not be written", lambda path: save(program, path), tmp_path / "folder", CannotWrite)
-    assert [p.name for p in tmp_path.rglob("*")] == ["folder"]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_told(programs: Programs, tmp_path: Path):
-    tmp_path.chmod(0o500)
-    refused("could not be written", lambda path: save(programs["ridge"], path), tmp_path / "program", CannotWrite)
-
-
-def test_a_failed_write_keeps_the_file_that_was_there(
-    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    save(programs["ridge"], tmp_path / "program")
-    before = (tmp_path / "program").read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    refused("the disk is full", lambda path: save(programs["lasso"], path), tmp_path / "program", CannotWrite)
-    assert [p.name for p in tmp_path.iterdir()] == ["program"]
-    assert (tmp_path / "program").read_bytes() == before

@@ -45,25 +45,10 @@ def test_the_papers_constant_is_twice_what_is_printed(samples: int) -> None:
     assert others == pytest.approx(math.exp(-SPARE) * asked.leak(GRID), rel=1e-9, abs=0.0)
 
 
-def test_one_sample_has_nobody_to_leak_to() -> None:
-    alone = routing(paper=True, samples=1)
-    assert alone.strength(GRID) == routing(paper=True, samples=2).strength(GRID)
-
-
 @pytest.mark.parametrize("allowed, wanted", [(1e-3, 2.0**-54), (1e-20, 1e-20 / 8)])
 def test_what_leaks_is_below_a_rounding_and_below_what_is_allowed_of_the_largest_value_twice(allowed, wanted) -> None:
     assert routing(paper=False, allowed=allowed).leak(GRID) == pytest.approx(wanted, rel=1e-15, abs=0.0)
     assert (LEAK_SHARE, SPARE) == (0.02, 0.1)
-
-
-def test_the_rounding_of_a_score_is_that_of_its_products() -> None:
-    """d + 2 + width products and the key's own rounding: slope·absolute + intercept + the code's, which is C."""
-    asked, u = routing(paper=True), 2.0**-53
-    magnitude = 3.0 * DOMAIN.absolute + 0.5 + 1.001 * asked.strength(GRID)
-    count = 3 + 3 + 5
-    wanted = count * u / (1 - count * u) * magnitude
-    assert asked.score_error(GRID) == pytest.approx(wanted, rel=1e-14, abs=0.0)
-    assert asked.rounding_error(GRID, 1.0, 2.0) == GRID.rounding_error(1.0, 2.0, asked.score_error(GRID))
 
 
 def test_balanced_rows_share_their_factors_evenly() -> None:

@@ -10,7 +10,6 @@ from emulon.algorithms import GradientDescent, Lasso, Loss, QuantileRegression, 
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError, OutOfDomain
 from emulon.interpreter.checks import CurvatureWatch
-from emulon.interpreter.phase import stored
 from emulon.interpreter.plan import Plan, domain_from_data, negative_curvature, one_step_size, step_size_for, with_proof
 
 f64 = torch.float64
@@ -30,24 +29,6 @@ def test_a_penalty_and_well_conditioned_data_make_errors_shrink():
     assert replace(ridge, strong_convexity=0.0).growth > ridge.growth
 
 
-def test_what_is_promised_grants_what_checks_leave_open():
-    for algorithm in (Ridge(steps=200), GradientDescent(as_loss("log_cosh"), 200)):
-        made = plan(algorithm)
-        assert made.growth < made.certified_growth < made.growth * (1 + 1e-5)
-
-
-@pytest.mark.parametrize("name", ["squared", "huber", "log_cosh", "logistic", "squared_hinge", "poisson", "quantile"])
-def test_convex_losses_are_proved_to_be(name: str):
-    assert negative_curvature(as_loss(name), 6.0) == (0.0, 6.0)
-
-
-def test_negative_curvature_is_enclosed_from_above_and_not_by_much():
-    found, reach = negative_curvature(as_loss("tukey(2.0)"), 3.0)
-    assert 0.8 <= found <= 0.8 * 1.02 and reach == 3.0
-    found, _ = negative_curvature(Loss.of("log(1 + t**2)"), 6.0)
-    assert 0.25 <= found <= 0.25 * 1.02
-
-
 def test_a_proof_reaches_as_far_as_the_exact_path_may_go():
     made = plan(Ridge(steps=10))
     far = 100 * made.domain.residual
@@ -55,15 +36,6 @@ def test_a_proof_reaches_as_far_as_the_exact_path_may_go():
     assert with_proof(made, far).proves(far)
     bent = plan(GradientDescent(Loss.of("t**2/2 - t**4/100000", curvature=1.0), 10))
     assert not with_proof(bent, far).proves(far)
-
-
-def test_a_narrow_dtype_widens_the_domain_by_what_storing_rounds():
-    domain = Domain.of(X, Y, 2.0)
-    narrow = replace(domain, residual=0.5 * domain.widest)
-    assert stored(narrow, f64) == narrow
-    wide = stored(narrow, torch.float32)
-    assert X.float().double().abs().max() <= wide.x <= domain.x * (1 + 1e-6)
-    assert wide.residual - narrow.residual >= torch.finfo(torch.float32).eps * narrow.absolute
 
 
 def test_data_without_a_step_size_are_refused():
@@ -101,51 +73,6 @@ KNOWN = Plan(
     max_step_times_smoothness=1.0,
     step_from_data=False,
 )
-
-
-def test_the_flattest_direction_grants_a_part_of_every_eigenvalue() -> None:
-    """0.01 of 1/η·(1 + 0.03), twice; 0.01 of the smallest; 0.02 of the largest, which bends by 0.2."""
-    unsure = 0.01 * 1.03 / 0.25
-    assert KNOWN.flattest(0.0) == pytest.approx(0.1 + 0.5 - 0.2 * 2.0, rel=1e-14)
-    wanted = 0.1 + (0.5 * 0.99 - unsure) - 0.2 * 2.0 * 1.02 - unsure
-    assert KNOWN.flattest(0.01) == pytest.approx(wanted, rel=1e-13)
-    # What is not sure may be all there is; a longest step of 2/L makes twice as much unsure.
-    assert KNOWN.changed(strong_convexity=0.01).flattest(0.01) == pytest.approx(0.1 - 0.408 - unsure, rel=1e-13)
-    long = KNOWN.changed(max_step_times_smoothness=2.0).flattest(0.01)
-    assert long == pytest.approx(wanted - 2 * unsure, rel=1e-13)
-
-
-@pytest.mark.parametrize("slack", [0.0, 0.01])
-def test_errors_grow_as_the_flattest_and_the_steepest_direction_let_them(slack: float) -> None:
-    flattest = KNOWN.flattest(slack)
-    ratio = max(abs(1 - 0.25 * flattest), abs(1 - (1 + 3 * slack)))
-    assert KNOWN._growth(slack) == pytest.approx(2 * (1 + ratio + ratio**2), rel=1e-11)
-    long = KNOWN.changed(max_step_times_smoothness=2.0)
-    ratio = max(abs(1 - 0.25 * long.flattest(slack)), 2 * (1 + 3 * slack) - 1)
-    assert long._growth(slack) == pytest.approx(2 * (1 + ratio + ratio**2), rel=1e-11)
-    pushed = KNOWN.changed(momentum=0.36)
-    a = max(1.36 - 0.25 * flattest, abs(1.36 - (1 + 3 * slack)), 2 * 0.6)
-    assert pushed._growth(slack) == pytest.approx(2 * (1 + a + a**2 - 0.36), rel=1e-8)
-    convex = KNOWN.changed(negative_curvature=0.0, accelerated=True)
-    lifted = math.sqrt(2) * (1 + 15 * slack) ** 2
-    assert convex._growth(slack) == pytest.approx(2 * (3 + 3 * lifted), rel=1e-11)
-    other = convex.changed(l1=0.3, strong_convexity=0.0)
-    ratio = max(abs(1 - 0.25 * other.flattest(slack)), 3 * slack)
-    total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
-    assert other._growth(slack) == pytest.approx(2 * total, rel=1e-11)
-    long = other.changed(max_step_times_smoothness=2.0)
-    ratio = max(abs(1 - 0.25 * long.flattest(slack)), 2 * (1 + 3 * slack) - 1)
-    total = ratio * (ratio * 1.25 + 1) * 1.4 + ratio * 0.4 + 1
-    assert ratio >= 1 and long._growth(slack) == pytest.approx(2 * total, rel=1e-11)
-    assert KNOWN.changed(steps=0)._growth(slack) == 1.0 == convex.changed(steps=0).growth
-    assert KNOWN.growth == KNOWN._growth(0.0) and convex.growth == pytest.approx(2 * (3 + 3 * math.sqrt(2)), rel=1e-11)
-
-
-def test_a_path_within_a_bound_is_off_by_all_features_at_their_largest() -> None:
-    assert KNOWN.off(0.1) == pytest.approx(4 * 1.5 * 0.1, rel=1e-8) and KNOWN.off(0.1) > 4 * 1.5 * 0.1
-    assert KNOWN.proves(0.3) and not KNOWN.proves(1 / 3)
-    assert with_proof(KNOWN, 1.0).curvature_reach == 4.0 + KNOWN.off(1.0)
-    assert KNOWN.curvature(0.1) == 1.0 and KNOWN.changed(accelerated=True).ahead == 1.5 and KNOWN.ahead == 0
 
 
 def test_a_step_moves_a_weight_by_its_column_or_its_largest_entry_and_what_is_fixed() -> None:

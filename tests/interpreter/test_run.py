@@ -14,7 +14,6 @@ from emulon.algorithms import (
     GradientDescent,
     Lasso,
     Loss,
-    Perceptron,
     PoissonRegression,
     QuantileRegression,
     Ridge,
@@ -86,16 +85,6 @@ def test_a_changed_number_of_the_frozen_grid_withdraws_its_certificates(programs
         interpreter.run(program, c.x, c.y)
 
 
-@pytest.mark.parametrize("name", ["ridge", "logistic_regression", "poisson_regression"])
-def test_float32_stays_within_its_certificate(name: str):
-    c = case(name)
-    program = compile(c.algorithm, data=(c.x, c.y), tolerance=1e-3, dtype=torch.float32)
-    run = Interpreter.fitting(program).run(program, c.x, c.y)
-    error = (run.weights.double() - c.algorithm.run(run.x, run.y)).abs().max().item()
-    assert run.weights.dtype == torch.float32
-    assert error <= min(run.certificate.bound, 1e-3)
-
-
 def diabetes_in_float32() -> tuple[torch.Tensor, torch.Tensor]:
     x, y = (torch.tensor(part) for part in load_diabetes(return_X_y=True))
     x, y = (((part - part.mean(0)) / part.std(0)).float() for part in (x, y))
@@ -142,13 +131,6 @@ def test_a_penalty_in_float32_is_within_certificate_and_audit_on_both_paths(
         assert error <= run.audit.bound <= run.certificate.bound and run.audit.bound < 2e-4
 
 
-@pytest.mark.parametrize("algorithm", [QuantileRegression(0.3, steps=STEPS), Perceptron(steps=STEPS)])
-def test_float32_tells_that_a_residual_entered_the_band_of_a_jump(algorithm: QuantileRegression | Perceptron):
-    x, y = dataset("label")
-    program = compile(algorithm, data=(x, y), dtype=torch.float32)
-    assert Interpreter.fitting(program).run(program, x, y).entered_band
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", sorted(JUMPS))
 def test_losses_with_jumps_agree_unless_a_band_was_entered(name: str, seed: int):
@@ -193,19 +175,6 @@ def test_what_a_run_promises_holds_whether_or_not_it_entered_a_band():
     assert entered
 
 
-def test_a_promise_that_lets_the_path_go_farther_than_was_enclosed_encloses_more(programs: Programs):
-    """As one on a coarser interpreter does than the program was compiled for."""
-    program = programs["huber_regression"]
-    program = program.changed(curvature_reach=program.plan.inner.residual)
-    assert not program.plan.proves(program.certificate.bound) and program.certificate.proved
-
-
-def test_no_step_enters_no_band(programs: Programs):
-    c, program = case("perceptron"), programs["perceptron"].changed(steps=0)
-    run = Interpreter.fitting(program).run(program, c.x, c.y)
-    assert run.certificate.bands and not run.entered_band
-
-
 def test_a_loss_that_is_not_convex_is_certified_as_such():
     x, y = dataset("value")
     loss = Loss.of("log(1 + t**2)", curvature=2.0)
@@ -230,15 +199,6 @@ def test_outliers_do_not_move_tukeys_fit_and_few_steps_of_it_are_certified():
     assert (run.weights - truth).norm() < 0.5 < (plain.run(x, y) - truth).norm()
 
 
-def test_a_step_of_full_shrinkage_counts_the_emulated_zero():
-    x, y = dataset("value")
-    program = compile(Ridge(penalty=0.5, steps=3, step_size=2.0), Domain.of(0.1 * x, y))
-    assert program.plan.shrink == 0
-    run = Interpreter.fitting(program).run(program, 0.1 * x, y, mode="reference")
-    run.certificate.verify(run.weights, Ridge(0.5, 3, 2.0).run(0.1 * x, y))
-    assert run.certificate.terms["emulated values"] >= 2 * run.interpreter.identity.error(0.0)
-
-
 @pytest.mark.parametrize("mode", ["fast", "reference"])
 @pytest.mark.parametrize("name", ["ridge", "lasso"])
 def test_batches_run_as_their_elements_do(interpreter: Interpreter, programs: Programs, name: str, mode: str):
@@ -260,22 +220,6 @@ def test_a_program_predicts_like_anything_else(programs: Programs):
     torch.testing.assert_close(said, case("lasso").algorithm.predict(x, y, queries), atol=1e-6, rtol=0.0)
     torch.testing.assert_close(program.predict(x, y, queries[:, 1]), said[:, 1])
     assert program.examples == (len(x[0]),)
-
-
-def test_predictions_answer_with_the_mean_response(programs: Programs, interpreter: Interpreter):
-    new = torch.randn(5, FEATURES, dtype=torch.float64)
-    for name in ("ridge", "poisson_regression"):
-        c = case(name)
-        run = interpreter.run(programs[name].changed(steps=3), c.x, c.y)
-        scores = new @ run.weights
-        torch.testing.assert_close(run.predict(new), scores.exp() if name == "poisson_regression" else scores)
-
-
-def test_iterates_are_the_algorithms(programs: Programs, interpreter: Interpreter):
-    c = case("logistic_regression")
-    run = interpreter.run(programs[c.name], c.x, c.y)
-    assert run.iterates.shape == (STEPS + 1, FEATURES)
-    torch.testing.assert_close(run.iterates, c.algorithm.iterates(c.x, c.y), atol=1e-10, rtol=0.0)
 
 
 def test_the_trace_shows_both_layers_of_the_last_step(programs: Programs):
@@ -350,16 +294,6 @@ def test_steps_too_long_for_the_data_are_refused(algorithm: Ridge | PoissonRegre
     program = compile(algorithm, data=(x, y))
     program = program.changed(step_size=10 * program.step_size)
     refused(OutOfDomain, "too long", lambda: Interpreter.fitting(program).run(program, x, y))
-
-
-def test_datasets_of_one_batch_that_would_take_different_steps_are_refused():
-    x, y = dataset("value")
-    data = torch.stack([x, 3 * x]), torch.stack([y, y])
-    with pytest.raises(EmulonError, match=r"different step sizes, .* give the algorithm a step_size"):
-        compile(Ridge(0.1, 5), data=data)
-    program = compile(Ridge(0.1, 5, step_size=0.02), data=data)
-    run = Interpreter.fitting(program).run(program, *data)
-    run.certificate.verify(run.weights, Ridge(0.1, 5, step_size=0.02).run(*data))
 
 
 def test_other_data_on_which_the_algorithm_would_take_another_step_are_refused():

@@ -161,25 +161,14 @@ def unit_vectors(w: Tensor) -> TemplateData:
     return TemplateData(eye, eye.new_zeros(len(eye)), None)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A phase's factors as far as they differ: factors = signs @ sizes, with one 1 or −1 in each row of `signs`.
+def shared(factors: Tensor) -> tuple[Tensor, Tensor]:
+    """(sizes, signs) with factors = signs @ sizes, and one 1 or −1 in each row of signs.
 
     The identity grid is odd, F(−s) = −F(s), so that what is read for a factor is known for its negative.
     """
-
-    sizes: Tensor
-    signs: Tensor
-    plain: bool
-    """Whether each factor is a row of its own."""
-
-    @classmethod
-    def of(cls, factors: Tensor, signed: bool = False) -> Rows:
-        sizes, places = torch.unique(factors.abs(), return_inverse=True)
-        if signed or len(sizes) == len(factors):
-            return cls(factors, torch.eye(len(factors), dtype=factors.dtype, device=factors.device), True)
-        signs = torch.nn.functional.one_hot(places).to(factors.dtype)
-        return cls(sizes, torch.where(factors < 0, -1.0, 1.0)[:, None].to(factors.dtype) * signs, False)
+    sizes, places = torch.unique(factors.abs(), return_inverse=True)
+    signs = torch.nn.functional.one_hot(places, len(sizes)).to(factors.dtype)
+    return sizes, torch.where(factors < 0, -1.0, 1.0)[:, None].to(factors.dtype) * signs
 
 
 @dataclass(frozen=True)
@@ -223,9 +212,11 @@ class CachedPhase:
         self.slopes = slopes
         # Rows of values and of ones: what weights add up to, times values and as they are.
         self.sums = torch.stack([-step * values, torch.ones_like(values)])
-        self.keys = Rows.of(slopes)
+        self.key_sizes, self.key_signs = shared(slopes)
         # What a sample brings along has no sign in common with its value.
-        self.rows = Rows.of(values, signed=fixed is not None)
+        self.value_sizes, self.value_signs = (
+            shared(values) if fixed is None else (values, torch.diag(torch.ones_like(values)))
+        )
         read, scales = interpreter.read_quickly, phase.scales
         self.asks = read(x.new_tensor([-1 / scales.y, 1 / scales.bias]))
         bias = read(scales.bias * grid.intercepts.to(x.device))
@@ -236,7 +227,7 @@ class CachedPhase:
         self.lazy = lazy and certified_lazily(phase, interpreter.identity)
         self.corrected: tuple[Tensor, Tensor] | None = None
         # Scores are these times (w·x − y, what reading added to each row).
-        self.mix = torch.cat([slopes[:, None], self.keys.signs], dim=1)
+        self.mix = torch.cat([slopes[:, None], self.key_signs], dim=1)
         self.fixed = None if fixed is None else step * fixed.mean(dim=-2)
         self.narrow = torch.float32
         self.blocks = list(self._blocks(x, y, fixed, report_progress))
@@ -255,12 +246,12 @@ class CachedPhase:
 
     def _block(self, x: Tensor, y: Tensor, fixed: Tensor | None) -> Block:
         scales, step, across = self.phase.scales, self.phase.values.step, x.mT.contiguous()
-        keys = self._added(self.keys.sizes, scales.x * across)
+        keys = self._added(self.key_sizes, scales.x * across)
         # y is one more feature, that is asked for −1; where it is nothing, there is nothing to add.
-        about_y = self._added(self.keys.sizes, (scales.y * y).unsqueeze(-2))
+        about_y = self._added(self.key_sizes, (scales.y * y).unsqueeze(-2))
         keys = torch.cat([keys.expand(len(about_y), *keys.shape[1:]), about_y], dim=1) if self._has_y else keys
         more = None if fixed is None else self.value_scale * step * fixed.mT
-        values = self._added(-step * self.rows.sizes, self.value_scale * across, more) / self.value_scale
+        values = self._added(-step * self.value_sizes, self.value_scale * across, more) / self.value_scale
         return Block(x, (scales.y * self.asks[0]) * y, keys.flatten(-2), values.flatten(-2))
 
     @property
@@ -345,7 +336,7 @@ class CachedPhase:
         return (asked.to(self.narrow).unsqueeze(-2) @ block.keys).view(len(asked), -1, block.x.shape[-2])
 
     def _added_values(self, block: Block, weights: Tensor) -> Tensor:
-        shares = (weights if self.rows.plain else self.rows.signs.mT @ weights).to(self.narrow)
+        shares = (self.value_signs.mT @ weights).to(self.narrow)
         return (block.values @ shares.flatten(-2).unsqueeze(-1)).squeeze(-1).to(self.dtype)
 
     def _answer(self, block: Block, query: Tensor) -> Tensor:
@@ -366,7 +357,7 @@ class CachedPhase:
         weights = self._weights(block, query)
         over, under = (self.sums @ weights).unbind(-2)
         weights /= under.unsqueeze(-2)
-        moved = self.keys.signs @ self._added_to_rows(block, query).to(self.dtype)
+        moved = self.key_signs @ self._added_to_rows(block, query).to(self.dtype)
         moved += self.bias - self.intercepts
         moved = moved.expm1_().mul_(weights)
         more, size = (self.sums @ moved).unbind(-2)

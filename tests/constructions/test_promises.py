@@ -14,8 +14,8 @@ from emulon.certify import Domain
 from emulon.constructions import HeadInEmbedding, HeadInTokens, LinearLayer
 
 f32 = torch.float32
-OFTEN = settings(deadline=None, max_examples=150, derandomize=True, suppress_health_check=list(HealthCheck))
-SELDOM = settings(OFTEN, max_examples=40)
+OFTEN = settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=list(HealthCheck))
+SELDOM = settings(OFTEN, max_examples=30)
 
 DOMAINS = [
     Domain(samples=7, features=2, x=3.0, y=10.0, w=0.5),

@@ -77,7 +77,7 @@ IN_EACH_DTYPE = {
     "sharp heads": lambda dtype: SHARP.certificate(4, dtype).terms,
     "linear layer": lambda dtype: LinearLayer(4, 3, 2, 2.0, dtype=dtype, **PAPER).certificate.terms,
     "head in tokens": lambda dtype: of_head(HeadInTokens(5, 3, 2, 2.0, beta=4.0, dtype=dtype, **PAPER)),
-    "head in embedding": lambda dtype: of_head(HeadInEmbedding(5, 3, 2, 2.0, points=9, beta=0.25, dtype=dtype)),
+    "head in embedding": lambda dtype: of_head(HeadInEmbedding(5, 3, 2, 2.0, points=3, beta=0.25, dtype=dtype)),
     "head in embedding, paper": lambda dtype: of_head(
         HeadInEmbedding(5, 3, 2, 2.0, heads=9, grid="paper", dtype=dtype)
     ),

@@ -97,6 +97,11 @@ def test_a_perceptrons_step_size_only_scales_its_weights(seed: int, power: int):
     assert torch.equal(other, 2.0**power * one)
 
 
+def test_a_perceptrons_step_is_at_most_one_long():
+    x, y = separable(2, 0.1)
+    assert 0.1 < Perceptron(steps=50).iterates(100 * x, y).diff(dim=0).norm(dim=-1).max() <= 1
+
+
 @pytest.mark.parametrize("idle", [0, 1, 9])
 @pytest.mark.parametrize("count", [3.0, 1000.0])
 def test_the_poisson_bound_holds_where_the_objective_has_come_back_to_its_start(idle: int, count: float):

@@ -17,6 +17,10 @@ from emulon.core import Progress
 from emulon.training.step import matrix_precision
 from reproduce.claim import Setting
 
+# What the claims about trained modules have in common.
+SMALL = {"datasets": 500, "features": 4, "points": 5, "hidden": 12, "p": 15, "epochs": 8, "batch": 32, "lr": 3e-3}
+GPU = {"datasets": 50_000, "features": 24, "points": 20, "hidden": 48, "p": 60, "epochs": 50, "batch": 32, "lr": 1e-3}
+
 # Tokens of the data, and the learnable tokens that are the same for all data.
 Extended = tuple[Tensor, Tensor]
 

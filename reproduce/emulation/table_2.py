@@ -19,7 +19,7 @@ from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, State, Verdict, set_up
 from reproduce.drawing import with_intervals
-from reproduce.emulation.modules import Batches, Predictor, fit, in_chunks
+from reproduce.emulation.modules import GPU, SMALL, Batches, Predictor, fit, in_chunks
 from reproduce.interval import at_most, ratios, shown
 from reproduce.learners import best_device
 
@@ -130,10 +130,8 @@ def figure(numbers: Numbers) -> Figure:
     return Figure([Panel("", ours.y_label, [*ours.series, *printed])])
 
 
-SMALL = {"datasets": 500, "features": 4, "points": 5, "hidden": 12, "p": 15, "epochs": 8, "batch": 32, "lr": 3e-3}
-SMALL |= {"asked": 200, "heads": 2, "seeds": 2}
-GPU = {"datasets": 50_000, "features": 24, "points": 20, "hidden": 48, "p": 60, "epochs": 300, "batch": 32, "lr": 1e-3}
-GPU |= {"asked": 10_000, "heads": 6, "seeds": 5}
+FEW = SMALL | {"asked": 200, "heads": 2, "seeds": 2}
+MANY = GPU | {"epochs": 300, "asked": 10_000, "heads": 6, "seeds": 5}
 SET_UP = """
 model | one layer of 6 heads and width 48, 40 learnable tokens (p = 60), a linear readout | the same
 prompt | every token carries the w that its y is made of; for ridge the solved one | the same
@@ -149,7 +147,7 @@ CLAIM = Claim(
     "One frozen attention layer, given w in the prompt, is below layers trained for one method each on lasso "
     "and on linear regression.",
     "MSE for lasso, ridge, linear: baseline 0.068, 0.004, 0.147; frozen 0.059, 0.071, 0.120",
-    {"small": Scale(0.3, SMALL, at_source_scale=False), "gpu": Scale(4, GPU, set_up=set_up(SET_UP))},
+    {"small": Scale(0.3, FEW, at_source_scale=False), "gpu": Scale(4, MANY, set_up=set_up(SET_UP))},
     *(run, judge, figure),
     reversal="intervals of frozen/baseline below 1 on both methods, in this set-up with other seeds",
 )

@@ -18,7 +18,9 @@ from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting, Verdict
 from reproduce.drawing import of_rows
 
 # Asked of the truth: what its directions read, and how interventions compare with the program's own.
-LEAST_FIT, INTERVENTION = 0.9999, 1e-6
+LEAST_FIT, PROVED = 0.9999, 0.95
+# Asked of interventions in float32.
+ROUNDED = 1e-4
 # A single coordinate that is as good as this is a register's own slot.
 SLOT = 0.99
 # Registers that hardly vary have no R² to speak of.
@@ -102,33 +104,30 @@ def interventions(one: PlantedModel, xs: Tensor, ys: Tensor) -> Numbers:
     return {"intervention": used, "unused": unused}
 
 
-def judge_planted(numbers: Numbers) -> Verdict:
-    """All within their bounds, interventions as the program predicts, no slots in obfuscated models; every register is
-    read in float64 (in float32 a register's own error may be as large as it varies)."""
+def judge_planted(numbers: Numbers, most: float, slots: float = 1.0) -> Verdict:
+    """All within their bounds. In the dtype that is intervened in (in float32 a register of GPT-2's own error may be as
+    large as it varies): 95 % of the plain and of the obfuscated models proved, every register read, interventions
+    within `most` of what the program predicts, nothing changed by versions called unused; and of the registers of
+    obfuscated models at most a share of `slots` read by a coordinate alone."""
     rows = numbers["rows"]
-    within = sum(row["error"] <= row["bound"] for row in rows)
-    least, single = (min(row["least_fit"] for row in rows if row["dtype"] == d) for d in ("float64", "float32"))
     asked = [row for row in rows if "intervention" in row]
-    off = max(row["intervention"] for row in asked)
+    kinds = {name: [row for row in asked if row["obfuscated"] == (name != "plain")] for name in ("plain", "obfuscated")}
+    within = sum(row["error"] <= row["bound"] for row in rows)
+    least, off = min(row["least_fit"] for row in asked), max(row["intervention"] for row in asked)
     quiet = sum(row["unused"] <= row["bound"] for row in asked)
-    plain = [row["slots"] for row in rows if not row["obfuscated"]]
-    hidden = [row["slots"] for row in rows if row["obfuscated"]]
-    slots = sum(hidden) / len(hidden)
-    proved = {
-        f"{dtype}{', obfuscated' if obfuscated else ''}": [
-            row["proved"] for row in rows if row["dtype"] == dtype and row["obfuscated"] == obfuscated
-        ]
-        for dtype in ("float64", "float32")
-        for obfuscated in (False, True)
-    }
-    shares = ", ".join(f"{sum(part)}/{len(part)} in {name}" for name, part in proved.items())
-    ours = (
-        f"{within} of {len(rows)} within the bound (proved {shares}); R² of every register ≥ {least:.6f} (float32: "
-        f"{single:.6f}); interventions off by {off:.1e}; a slot for {sum(plain) / len(plain):.0%} of registers of "
-        f"plain models, {slots:.1%} of obfuscated"
+    shares = {name: sum(row["proved"] for row in part) / len(part) for name, part in kinds.items()}
+    single = {name: sum(row["slots"] for row in part) / len(part) for name, part in kinds.items()}
+    told = "; ".join(
+        f"{name}: {shares[name]:.0%} of {len(part)} proved, median bound {median(row['bound'] for row in part):.1e}, "
+        f"worst error {max(row['error'] for row in part):.1e}, a slot for {single[name]:.1%} of registers"
+        for name, part in kinds.items()
     )
-    holds = within == len(rows) and least >= LEAST_FIT and off <= INTERVENTION and quiet == len(asked) and slots < 0.05
-    return Verdict.that(holds, ours, f"{quiet} of {len(asked)} do not change with versions that are called unused")
+    ours = f"{within} of {len(rows)} within the bound; {told}; R² ≥ {least:.6f}; interventions off by {off:.1e}"
+    open_ = [row["mechanism"] for row in asked if not row["proved"]]
+    holds = within == len(rows) and min(shares.values()) >= PROVED and least >= LEAST_FIT and off <= most
+    holds = holds and quiet == len(asked) and single["obfuscated"] <= slots
+    reason = f"{quiet} of {len(asked)} do not change with versions that are called unused; "
+    return Verdict.that(holds, ours, reason + (f"not proved: {', '.join(open_)}" if open_ else "all are proved"))
 
 
 def draw_planted(numbers: Numbers) -> Figure:
@@ -165,31 +164,8 @@ CLAIM = Claim(
     "register and predicts every intervention.",
     "all within their bounds; R² ≥ 0.9999; interventions to 1e-6; no coordinate alone reads a register once obfuscated",
     scales(),
-    *(planted_models, judge_planted, draw_planted),
+    *(planted_models, partial(judge_planted, most=1e-6, slots=0.05), draw_planted),
 )
-
-# Asked of Llamas in float32 and of GPT-NeoX in float64: models proved of 200, and interventions.
-PROVED, ROUNDED, EXACT = 0.95, 1e-4, 1e-9
-
-
-def judge_proved(numbers: Numbers, most: float = ROUNDED) -> Verdict:
-    """All within their bounds, 95 % of them proved, every register read, interventions as the program predicts."""
-    rows = numbers["rows"]
-    kinds = {"plain": [row for row in rows if not row["obfuscated"]]}
-    kinds["obfuscated"] = [row for row in rows if row["obfuscated"]]
-    within = sum(row["error"] <= row["bound"] for row in rows)
-    least, off = min(row["least_fit"] for row in rows), max(row["intervention"] for row in rows)
-    shares = {name: sum(row["proved"] for row in part) / len(part) for name, part in kinds.items()}
-    parts = [
-        f"{name}: {sum(row['proved'] for row in part)} of {len(part)} proved, median bound "
-        f"{median(row['bound'] for row in part):.1e}, worst error {max(row['error'] for row in part):.1e}"
-        for name, part in kinds.items()
-    ]
-    ours = f"{within} of {len(rows)} within the bound; {'; '.join(parts)}; R² ≥ {least:.6f}; interventions {off:.1e}"
-    open_ = [f"{row['mechanism']}" for row in rows if not row["proved"]]
-    holds = within == len(rows) and min(shares.values()) >= PROVED and least >= LEAST_FIT and off <= most
-    return Verdict.that(holds, ours, f"not proved: {', '.join(open_)}" if open_ else "all are proved")
-
 
 LLAMAS = Claim(
     "ours-planted-llamas",
@@ -197,7 +173,7 @@ LLAMAS = Claim(
     "Planted algorithms run as they are written in LlamaModel in float32, plain and obfuscated, with proved bounds.",
     "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-4",
     scales(architecture="llama"),
-    *(planted_models, judge_proved, draw_planted),
+    *(planted_models, partial(judge_planted, most=ROUNDED), draw_planted),
 )
 
 NEOX = Claim(
@@ -206,9 +182,7 @@ NEOX = Claim(
     "Planted algorithms run as they are written in GPTNeoXModel in float64, plain and obfuscated, with proved bounds.",
     "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-9",
     scales(architecture="gpt_neox"),
-    planted_models,
-    partial(judge_proved, most=EXACT),
-    draw_planted,
+    *(planted_models, partial(judge_planted, most=1e-9), draw_planted),
 )
 
 VARIANT = ("rotated", "permuted", "dead components")
@@ -244,28 +218,8 @@ def after_training(one: Trained, start: PlantedModel, task: BoundedLinear) -> Nu
         "distance": float((model(xs, ys).double() - start.algorithm(xs, ys)).abs().max()),
         "fit": median(fits),
         "worst_fit": min(fits),
-        "refit": median(refits(model, xs, ys)),
         "intervention": moved["intervention"],
     }
-
-
-def refits(one: PlantedModel, xs: Tensor, ys: Tensor) -> list[float]:
-    """For every version that varies, R² of a linear probe fitted on half of the prompts, on the other half: whether it
-    is still there, in any direction."""
-    with torch.no_grad():
-        out = one.network(inputs_embeds=one.embed(xs, ys), output_hidden_states=True)
-    values, half, fits = one.values(xs, ys), len(xs) // 2, []
-    for version in one.truth.versions:
-        wanted = values[version.name]
-        if wanted[..., 0].std() > VARIES:
-            stream = out.hidden_states[version.layer + 1][:, 1:].double()
-            stream = torch.nn.functional.pad(stream, (0, 1), value=1.0)
-            seen, asked = (part.flatten(0, 1) for part in (stream[:half], stream[half:]))
-            told, truth = (part.flatten(0, 1) for part in (wanted[:half], wanted[half:]))
-            probe = torch.linalg.lstsq(seen, told, driver="gelsd").solution
-            off = (asked @ probe - truth).square().sum() / (truth - truth.mean()).square().sum()
-            fits.append(float(1 - off))
-    return fits
 
 
 def judge_finetuning(numbers: Numbers) -> Verdict:
@@ -280,7 +234,7 @@ def judge_finetuning(numbers: Numbers) -> Verdict:
     last = slow[0]["rows"][-1]["step"]
     told = ", ".join(
         f"{run['mechanism']} at {run['rate']:g}: loss {run['rows'][0]['loss']:.3f} → {run['rows'][-1]['loss']:.3f}, "
-        f"R² {run['rows'][-1]['fit']:.2f} (probed anew {run['rows'][-1]['refit']:.2f})"
+        f"R² {run['rows'][-1]['fit']:.2f}"
         for run in runs
     )
     reason = f"after {last} steps at {least:g} the median register is read with R² {alive:.3f}, and the loss "

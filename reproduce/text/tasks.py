@@ -135,11 +135,6 @@ class TextTask(Task):
         chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed), device="cpu")[:batch]
         return self.prompts_of(self.corpus.split("validation"), rows[chosen])
 
-    def blank(self) -> Prompts:
-        asked = len(self.asked(torch.zeros(self.tokens, 1, device="cpu")))
-        targets = torch.zeros(1, asked, 1, dtype=torch.long, device="cpu")
-        return Prompts(torch.ones(1, self.tokens, 2, dtype=torch.long, device="cpu"), targets, targets)
-
     def error_of(
         self, answers: Float[Tensor, "batch asked scores"], truth: Real[Tensor, "batch asked out"]
     ) -> Float[Tensor, "batch asked out"]:

@@ -16,7 +16,7 @@ from reproduce.arguments import run_script
 from reproduce.text import __main__ as script
 from reproduce.text import language
 from reproduce.text.corpora import END, BadText
-from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translated, translations
+from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translations
 from reproduce.text.tasks import Classification, Translation
 
 LONGEST = 24
@@ -112,15 +112,6 @@ def test_a_resumed_run_with_dropout_ends_with_the_same_bits(corpora, tmp_path):
     assert all(torch.equal(whole[name], again[name]) for name in whole)
 
 
-def test_the_command_trains_on_text_and_says_what_was_measured(corpora, tmp_path, capsys):
-    task = f"classification:data={corpora['classification']},longest=16"
-    words = ["--task", task, "--width", "8", "--heads", "1", "--layers", "1", "--steps", "2", "--recipe", "fast"]
-    assert cli.main(["train", "standard", *words, "--device", "cpu", "--out", str(tmp_path / "run")]) == 0
-    said = capsys.readouterr().out
-    assert "after 2 steps, cross entropy\n" in said and "frequencies" in said
-    assert "training steps" in (tmp_path / "run" / "curve.svg").read_text()
-
-
 def refusal(capsys, name, *words):
     assert command(name, *words) == 2
     said = capsys.readouterr()
@@ -160,13 +151,6 @@ def test_bleu_is_sacrebleus(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
     with pytest.raises(BadText, match="pip install"):
         bleu(references, references)
-
-
-def test_translations_are_decoded(translator):
-    learner, task = open_run(translator, Translation)
-    assert translated(learner, task, ["Ein pferd springt."]) == [
-        task.corpus.tokeniser.decode(translations(learner, task, task.encode(["Ein pferd springt."]))[0])
-    ]
 
 
 def test_of_finished_beams_the_most_probable_per_word_is_the_answer(translator, monkeypatch):

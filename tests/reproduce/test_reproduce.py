@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from emulon.report.figure import Figure, Panel, Series, chart
 from emulon.training import PRESETS, RunFolder
 from reproduce.__main__ import main
 from reproduce.arguments import run_script
 from reproduce.claim import CannotTest, Claim, Scale, Verdict, all_claims
 from reproduce.learners import KEPT
-from reproduce.record import measure, path_of, read, write
+from reproduce.record import measure, path_of, write
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -66,12 +65,6 @@ def test_a_run_writes_numbers_with_what_they_were_made_with(folder):
     assert record["config"] == SIZES and record["seeds"] == [0] and record["seconds"] > 0
     assert all(record[key] for key in ("machine", "commit", "torch", "python", "time"))
     assert json.loads((folder / "claims" / "quick.paper.json").read_text())["config"]["datasets"] == 3
-
-
-def test_what_is_read_is_what_was_measured(folder):
-    found = read("quick", "small", folder)
-    assert found is not None and found.verdict(QUICK) == measure(QUICK, "small", 0, folder).verdict(QUICK)
-    assert read("never-run", "small", folder) is None
 
 
 def test_all_goes_on_after_a_crash_and_says_so_in_its_exit_code(only, tmp_path, capsys):
@@ -155,14 +148,6 @@ def test_a_file_that_is_no_result_is_named(only, tmp_path, capsys):
     (tmp_path / "claims" / "quick.json").write_text('{"claim": "quick"}')
     assert command("--out", str(tmp_path)) == 2
     assert "quick.json is not a result" in capsys.readouterr().err
-
-
-def test_a_chart_draws_bands_bars_and_zeros_on_a_log_axis():
-    band = Series("ours", [1, 2], [0.0, 2.0], low=[0.0, 1.0], high=[1.0, 3.0])
-    bars = [Series(name, ["a", "b"], [1.0, 2.0], mark="bars", low=[0.5, 1.5], high=[1.5, 2.5]) for name in "xy"]
-    drawn = chart(Figure([Panel("x", "y", [band], log_y=True), Panel("", "z", bars, title="two")]))
-    assert drawn.startswith("<svg") and "two" in drawn and "nan" not in drawn
-    assert drawn == chart(Figure([Panel("x", "y", [band], log_y=True), Panel("", "z", bars, title="two")]))
 
 
 SOURCES = {

@@ -33,12 +33,6 @@ def test_any_text_comes_back_from_its_words_and_as_the_library_writes_it(transla
     assert tokeniser.decode(words) == tokeniser._encoder.decode(words).strip()
 
 
-def test_bytes_that_are_no_text_do_not_stop_anything(translation):
-    tokeniser = translation.corpus.tokeniser
-    [words] = tokeniser.encode(["ä"])
-    assert "�" in tokeniser.decode(words[-1:]) or len(words) == 1
-
-
 def test_a_corpus_reads_back_as_it_was_written(corpora, translation):
     made, read = few_texts.translations(), translation.corpus
     assert read.tokeniser.text == made.tokeniser.text and read.kind == "translation"
@@ -100,12 +94,6 @@ def test_every_training_text_is_in_one_bucket_and_longer_pairs_in_none(corpora, 
     assert sum(bucket.size for bucket in cut.buckets) == len(cut.corpus.split("train"))
 
 
-def test_buckets_come_up_as_often_as_they_have_texts(translation):
-    drawn = torch.bincount(torch.tensor([translation.bucket_at(3, step) for step in range(2000)])).double() / 2000
-    sizes = torch.tensor([bucket.size for bucket in translation.buckets]).double()
-    torch.testing.assert_close(drawn, sizes / sizes.sum(), atol=0.05, rtol=0)
-
-
 @pytest.mark.parametrize("which", ["translation", "classification"])
 def test_batches_are_functions_of_seed_and_step(which, request):
     task = request.getfixturevalue(which)
@@ -120,17 +108,6 @@ def test_evaluation_is_on_the_validation_split(translation):
     split = translation.corpus.split("validation")
     texts = [split.texts[k] for k in range(len(split)) if translation.lengths_of(split)[k] <= LONGEST]
     assert sorted(held) == sorted(text + [PAD] * (LONGEST - len(text)) for text in texts)
-
-
-def test_a_class_is_asked_at_the_first_token(classification):
-    prompts = classification.prompts_of(classification.corpus.split("test"), torch.arange(4))
-    assert bool((prompts.tokens[:, 0, 0] == START).all()) and prompts.targets.shape == (4, 1, 1)
-    assert classification.width_out == 2 and not classification.causal
-
-
-def test_saying_how_often_classes_occur_costs_their_entropy(classification):
-    [frequencies] = classification.baselines(classification.held_out_prompts(0, 1000))["frequencies"].tolist()
-    assert 0.5 < frequencies < 0.72  # about ln 2: both classes are nearly as frequent
 
 
 def test_what_cannot_be_read_is_refused_in_one_line(corpora, translation, tmp_path):

@@ -10,6 +10,7 @@ import torch
 from sklearn.linear_model import Lasso, LinearRegression, Ridge
 
 from emulon.report.figure import Figure, chart
+from reproduce.algoformer import figure_2
 from reproduce.claim import SCALES, CannotTest, Claim, Scale, Setting, SetUp, Verdict, all_claims
 from reproduce.emulation import section_5_1 as section_51
 from reproduce.emulation import table_3 as table3
@@ -124,7 +125,23 @@ TINY = {
     "lr": 1e-3,
     "seeds": 2,
 }
+LEARNER = {"features": 2, "points": 6, "layers": 1, "width": 8, "heads": 1, "steps": 3, "batch": 4, "device": "cpu"}
+LEARNER |= {"evaluation_batch": 16}
+LOOPED = LEARNER | {"model": "algoformer", "noise": 0.0, "loops": 4, "window": 3}
+PROBE = {"steps": 4, "rate": 1e-4, "decay": 0.0, "one_cycle": False, "inner": 8, "batch": 6}
 TRAINED = {
+    "learning-figure-1": {"training": LEARNER, "datasets": 16},
+    "learning-figure-2": {"training": LEARNER, "trained": [[0.5, 1.0]], "noises": [1.0], "priors": [1.0]}
+    | {"datasets": 16, "learners": []},
+    "learning-figure-3": {"training": LEARNER, "depths": [1, 2], "datasets": 16, "seeds": 2},
+    "learning-figure-3-width": {"training": LEARNER, "widths": [4, 8], "datasets": 16, "seeds": 2},
+    "learning-figure-4": {"training": LEARNER, "learner_datasets": 32, "machine_datasets": 64, "examples": [1, 3]}
+    | {"points": 5, "probe": PROBE, "bf16": True, "seeds": 2},
+    "algoformer-figure-2": {**figure_2.SMALL, "tasks": {task: {"steps": 20, "batch": 4} for task in figure_2.TASKS}},
+    "algoformer-figure-3": {"training": LOOPED, "trained": [2, 3], "windows": [1, 2], "loops": 5, "datasets": 64},
+    "algoformer-figure-4": {"training": LOOPED, "layers": [1, 2], "heads": [1, 2], "standard": [3, 6], "datasets": 64},
+    "algoformer-figure-5": {"training": LOOPED, "noises": [0.0, 1.0], "iterations": [5], "trained": [[4, 3], [2, 2]]}
+    | {"datasets": 64},
     "emulation-section-5.1": TINY,
     "emulation-table-1": TINY | {"heads": [1, 2], "p_list": [3, 4, 6]},
     "emulation-table-2": TINY | {"asked": 4, "heads": 2},

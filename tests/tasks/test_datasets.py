@@ -5,14 +5,7 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.core.names import Registry
-from emulon.tasks import Linear, SparseLinear, Task, at_step, read_task, stream_seed, task_options
-
-
-def test_a_process_takes_its_rows_of_a_batch():
-    prompts = Linear(features=4, points=7).sample(at_step(torch.Generator(), 0, 0), 6)
-    rows = prompts.rows(2, 4)
-    assert torch.equal(rows.tokens, prompts.tokens[2:4]) and torch.equal(rows.truth, prompts.truth[2:4])
-    assert torch.equal(rows.targets, prompts.targets[2:4])
+from emulon.tasks import Linear, SparseLinear, Task, read_task, stream_seed, task_options
 
 
 def test_held_out_sparse_functions_have_their_weights_and_their_noise():

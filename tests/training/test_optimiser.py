@@ -18,13 +18,8 @@ def test_singular_values_come_near_one_and_singular_vectors_stay(shape):
     values = turned.diagonal(dim1=-2, dim2=-1)
     assert values.min() > 0.3 and values.max() < 1.25  # the smallest of a square Gaussian matrix is tiny to begin with
     assert (turned - torch.diag_embed(values)).abs().max() < 1e-9
-
-
-def test_a_batch_is_orthogonalised_as_each_alone_and_size_does_not_matter():
-    matrices = torch.randn(4, 6, 3, dtype=torch.float64)
-    together = orthogonalised(matrices, torch.float64)
-    for one, alone in zip(matrices, together, strict=True):
-        torch.testing.assert_close(orthogonalised(1000 * one.unsqueeze(0), torch.float64)[0], alone, atol=1e-6, rtol=0)
+    alone = orthogonalised(1000 * matrices[:1], torch.float64)  # neither the batch nor the size matters
+    torch.testing.assert_close(alone[0], orthogonalised(matrices, torch.float64)[0], atol=1e-6, rtol=0)
 
 
 def test_a_step_is_nesterovs_momentum_orthogonalised_and_scaled_by_the_shape():
@@ -56,7 +51,7 @@ def test_decay_shrinks_a_matrix_by_itself_times_the_rate():
 
 def test_muon_takes_the_matrices_of_blocks_and_adam_everything_else():
     learner = FAST.make_learner(FAST.make_task())
-    optimiser = Optimiser(learner, CPU, muon=True)
+    optimiser = Optimiser(learner, CPU, FAST)
     state = [key.split("/") for key in optimiser.state()]
     kinds = {name: {kind for _, kind, owner in state if owner == name} for name, _ in learner.named_parameters()}
     matrices = {name for name, kind in kinds.items() if kind == {"momentum"}}
@@ -73,6 +68,6 @@ def test_early_answers_weigh_less_while_they_are_early():
     seen = []
     for k in (0, 2, 9):
         step(k)
-        assert step.weight is not None
-        seen.append(step.weight.tolist())
-    assert seen == [[0.25, 1, 1, 1, 1], [0.25, 0.25, 1, 1, 1], [0.25, 0.25, 0.25, 1, 1]]
+        assert step.weight is not None and step.live is not None
+        seen.append((step.live.sum().item(), step.weight.tolist()))
+    assert seen == [(1, [0.25, 1, 1, 1, 1]), (2, [0.25, 0.25, 1, 1, 1]), (3, [0.25, 0.25, 0.25, 1, 1])]

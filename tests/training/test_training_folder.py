@@ -1,10 +1,14 @@
-"""A run folder gives its learner back."""
+"""A run folder gives its learner back; a checkpoint is what was written, or a refusal."""
+
+import random
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny_runs import TINY
 
 from emulon.training import NoRun, RunFolder, load_learner, resume, save_learner, train
+from emulon.training.run_folder import read_checkpoint, write_checkpoint
 
 
 def test_the_learner_of_a_run_answers_as_it_did_when_trained(tmp_path):
@@ -45,7 +49,34 @@ def test_a_run_without_a_checkpoint_has_no_learner_yet(tmp_path):
         load_learner(tmp_path / "nothing")
 
 
-def test_what_a_run_took_is_of_this_call(tmp_path):
-    half = train(TINY.changed(lr=0.0, patience=1, evaluate_every=7), tmp_path / "run")
-    assert (half.start, half.steps, half.leads) == (0, 14, True) and half.seconds > 0 and half.cpu_seconds > 0
-    assert resume(tmp_path / "run").start == 14
+TENSORS = {
+    "weights/w": torch.linspace(-1, 1, 12).reshape(3, 4),
+    "weights/half": torch.ones(5, dtype=torch.bfloat16),
+    "optimiser/count": torch.tensor(7),
+    "optimiser/none": torch.zeros(0, 3),
+}
+
+
+def test_a_checkpoint_reads_back_as_written(tmp_path):
+    write_checkpoint(tmp_path, 9, TENSORS, {"patience": "{}"})
+    step, tensors, notes = read_checkpoint(tmp_path)
+    assert step == 9 and notes == {"patience": "{}"} and tensors.keys() == TENSORS.keys()
+    assert all(torch.equal(tensors[name], TENSORS[name]) for name in TENSORS)
+
+
+def test_no_flipped_bit_is_read_as_other_weights(tmp_path):
+    where = write_checkpoint(tmp_path, 9, TENSORS, {"patience": "{}"})
+    content, draw = where.read_bytes(), random.Random(0)
+    for at in draw.sample(range(8 * len(content)), 400):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        where.write_bytes(flipped)
+        with pytest.raises(NoRun, match="delete it to resume from the one before") as caught:
+            read_checkpoint(tmp_path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_older_than_checksums_is_still_read(tmp_path):
+    save_file(TENSORS, tmp_path / "step-000000009.safetensors", {"step": "9"})
+    step, tensors, notes = read_checkpoint(tmp_path)
+    assert (step, notes) == (9, {}) and torch.equal(tensors["weights/w"], TENSORS["weights/w"])

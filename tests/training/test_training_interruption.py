@@ -68,10 +68,11 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):
 
 def test_early_stopping_resumes_with_its_patience(tmp_path):
     hopeless = TINY.changed(lr=0.0, patience=2, evaluate_every=10)
-    assert train(hopeless, tmp_path / "run").steps == 30
+    ended = train(hopeless, tmp_path / "run")
+    assert (ended.start, ended.steps) == (0, 30) and ended.seconds > 0 and ended.cpu_seconds > 0
     newest = checkpoints(tmp_path / "run" / "checkpoints")[-1]
     assert newest.stem == "step-000000030"
-    assert resume(tmp_path / "run").steps == 30  # over is over
+    assert resume(tmp_path / "run").start == 30  # over is over
     newest.unlink()
     assert resume(tmp_path / "run").steps == 30
 
@@ -88,19 +89,12 @@ def test_a_run_that_may_stop_early_ends_with_its_best_weights(tmp_path):
     assert resume(tmp_path / "run").curve == ended.curve
 
 
-def test_only_the_newest_two_checkpoints_are_kept(tmp_path):
-    train(TINY, tmp_path / "run")
-    assert [path.stem for path in checkpoints(tmp_path / "run" / "checkpoints")] == ["step-000000056", "step-000000060"]
-
-
-def test_all_checkpoints_are_kept_where_asked_for(tmp_path):
-    train(TINY.changed(steps=21, keep_checkpoints=0), tmp_path / "run")
-    assert RunFolder(tmp_path / "run").kept_steps() == [7, 14, 21]
-
-
-def test_a_finished_run_resumes_to_itself(tmp_path):
+def test_the_newest_two_checkpoints_are_kept_or_all_and_a_finished_run_resumes_to_itself(tmp_path):
     first = train(TINY, tmp_path / "run")
+    assert RunFolder(tmp_path / "run").kept_steps() == [56, 60]
     assert resume(tmp_path / "run").curve == first.curve
+    train(TINY.changed(steps=21, keep_checkpoints=0), tmp_path / "all")
+    assert RunFolder(tmp_path / "all").kept_steps() == [7, 14, 21]
 
 
 def test_folders_that_hold_no_run_or_another_are_refused(tmp_path):

@@ -27,26 +27,14 @@ def losses(config: TrainConfig, steps: int = 8) -> list[float]:
 
 @pytest.mark.parametrize(
     ("model", "start"),
-    [("standard", TINY), ("standard", FAST), ("looped", TINY), ("looped", FAST), ("algoformer", TINY)],
+    [("standard", FAST), ("looped", TINY), ("algoformer", FAST)],
 )
 def test_every_model_learns(model, start):
     easy = start.changed(model=model, steps=150, features=1, points=4, noise=0.0, lr=3e-3, init=0.1)
     if model in ("looped", "algoformer"):
         easy = easy.changed(loops=3, window=2)
-    step = begin(easy)
-    means = []
-    for k in range(150):
-        step(k)
-        if k % 25 == 24:
-            means.append(step.mean_loss())
-    assert means[-1] < 0.8 * means[0]
-
-
-def test_learners_trained_together_end_as_they_would_alone():
-    configs = [TINY.changed(seed=seed) for seed in range(2)]
-    together = [begin(config) for config in configs]
-    side_by_side = [[step(k).item() for step in together] for k in range(8)]
-    assert [list(column) for column in zip(*side_by_side, strict=True)] == [losses(config) for config in configs]
+    found = losses(easy, 150)
+    assert sum(found[-25:]) < 0.8 * sum(found[:25])
 
 
 def test_bf16_follows_fp32_while_weights_and_optimiser_stay_fp32():
@@ -74,17 +62,6 @@ for kind in ("whole", "block"):
     process = in_a_process(code)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
-
-
-def test_a_curriculum_hides_features_and_weighs_early_answers_less():
-    config = TINY.changed(start_features=1, feature_every=2, early_weight=0.5)
-    step = begin(config)
-    seen = []
-    for k in range(5):
-        step(k)
-        assert step.live is not None and step.weight is not None
-        seen.append((step.live.sum().item(), step.weight.sum().item()))
-    assert seen == [(1, 4.5), (1, 4.5), (2, 4), (2, 4), (3, 3.5)]
 
 
 def test_clipping_bounds_the_gradient():
@@ -129,12 +106,6 @@ def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, c
     assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
-def test_a_tracker_that_is_not_installed_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match="pip install wandb"):
-        train(TINY.changed(tracker="wandb"), tmp_path / "run")
-
-
 @pytest.mark.parametrize("name", ["trackio", "wandb"])
 def test_trackers_are_given_every_number(tmp_path, monkeypatch, name):
     logged, ended = [], []
@@ -148,6 +119,9 @@ def test_trackers_are_given_every_number(tmp_path, monkeypatch, name):
     train(TINY.changed(tracker=name), tmp_path / "run")
     assert ended == [True] and any("evaluation/error" in numbers for _, numbers in logged)
     assert logged[-1][0] == TINY.schedule.steps
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ValueError, match=f"pip install {name}"):
+        train(TINY.changed(tracker=name), tmp_path / "other")
 
 
 class Stream:

@@ -114,8 +114,6 @@ def main(options: Options) -> int:
         raise
     except EmulonError as error:
         raise WorkFailed(str(error)) from error
-    if not trained.leads:
-        return 0
     say(summary(trained))
     keep_curve(out, trained)
     if options.report is not None:

@@ -119,10 +119,6 @@ class Prompts:
     targets: Real[Tensor, "batch asked out"]
     truth: Real[Tensor, "batch asked out"]
 
-    def rows(self, start: int, stop: int) -> Prompts:
-        """Some of the datasets: a process's share of the batch."""
-        return Prompts(self.tokens[start:stop], self.targets[start:stop], self.truth[start:stop])
-
 
 def interleave(xs: Inputs, ys: Values) -> Float[Tensor, "batch tokens width"]:
     """Write datasets as tokens [0, x₁], [y₁, 0], …, [0, x_n]: the encoding of Akyürek et al. 2022, section 2.3, without
@@ -227,11 +223,6 @@ class Task(ABC):
     def held_out_prompts(self, seed: int, batch: int) -> Prompts:
         """Prompts for evaluation, drawn on the CPU, so that they are the same on every device."""
         return self.sample(at_step(torch.Generator(), seed, HELD_OUT), batch)
-
-    def blank(self) -> Prompts:
-        """One prompt of zeros, to count operations with."""
-        targets = torch.zeros_like(self.asked(torch.zeros(1, self.tokens, self.width_out, device="cpu")))
-        return Prompts(torch.zeros(1, self.tokens, self.width_in, device="cpu"), targets, targets)
 
     def error_of(
         self, answers: Float[Tensor, "batch asked scores"], truth: Real[Tensor, "batch asked out"]

@@ -17,11 +17,7 @@ from emulon.core.errors import BadConfig, EmulonError, unknown
 from emulon.models import Learner
 from emulon.tasks import TASKS, Task, read_task, task_options
 
-# Files of version 1 have all options in one flat list; they are read, too.
-VERSION, FLAT_VERSION = 2, 1
-# Options of 0.2 that are gone: a task's stand behind its name, measurements are in metrics.jsonl.
-TASK_OPTIONS = ("nonzero", "hidden", "depth", "lags", "network_seed")
-GONE = (*TASK_OPTIONS, "start_points", "point_every", "tensorboard", "wandb", "trackio")
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class ScheduleConfig:
     steps: int = 10_000
     """of the optimiser"""
     batch: int = 64
-    """datasets a step in each process"""
+    """datasets a step"""
     warmup: int = 0
     """steps over which the rates rise from zero"""
     schedule: str = "constant"
@@ -148,8 +144,7 @@ class DeviceConfig:
     graph: bool = True
     """on a GPU, replay the whole step as one CUDA graph"""
     compile: str = "off"
-    """off, block (each block by torch.compile, quick to build), whole (faster), autotune (slow to build), or auto:
-    whole on a GPU, off elsewhere"""
+    """off, block (each block by torch.compile, quick to build), whole (faster), or auto: whole on a GPU"""
     threads: int = 0
     """CPU threads; 0 leaves torch's choice"""
 
@@ -232,7 +227,7 @@ class TrainConfig:
             ("optimiser", ("adam", "muon")),
             ("schedule", ("constant", "cosine", "linear")),
             ("precision", ("auto", "fp32", "tf32", "bf16")),
-            ("compile", ("auto", "off", "block", "whole", "autotune")),
+            ("compile", ("auto", "off", "block", "whole")),
             ("tracker", ("", "wandb", "trackio")),
         ):
             if options[name] not in known:
@@ -300,7 +295,7 @@ class TrainConfig:
 
     @classmethod
     def from_json(cls, text: str) -> TrainConfig:
-        """Read what `to_json` wrote, or what emulon 0.2 did, which had no groups.
+        """Read what `to_json` wrote.
 
         Raises:
             BadConfig: It is not JSON, of another version, has unknown keys, or makes no sense.
@@ -310,21 +305,21 @@ class TrainConfig:
         except (ValueError, TypeError) as error:
             raise BadConfig(f"the configuration is not JSON ({error}); start the run again") from error
         version = values.pop("version", 0)
-        if version not in (FLAT_VERSION, VERSION):
+        if version != VERSION:
             raise BadConfig(
                 f"the configuration is of version {version} and this emulon reads version {VERSION}; its checkpoints"
                 " are untouched: resume it with the emulon that began it, or start a new run"
             )
-        if version == FLAT_VERSION:
-            # null: an option of a model that is gone, and not used
-            flat = {name: value for name, value in values.items() if name in OPTIONS or value is not None}
-        else:
-            flat = _ungrouped(values)
-        written = [f"{name}={flat[name]}" for name in TASK_OPTIONS if flat.get(name) is not None]
-        if written:
-            flat["task"] += ("," if ":" in flat["task"] else ":") + ",".join(written)
-        kept = {name: value for name, value in flat.items() if name not in GONE}
-        return cls.of(**{name: option_named(name).checked(value) for name, value in kept.items()}).check()
+        groups = {name: value for name, value in values.items() if isinstance(value, dict)}
+        own = {"": {name: value for name, value in values.items() if name not in groups}}
+        flat: dict[str, Any] = {}
+        for group, options in (groups | own).items():
+            for name, value in options.items():
+                option = option_named(name)
+                if option.group != group:
+                    raise BadConfig(f"the configuration has {name!r} in the wrong place; it belongs to {option.group}")
+                flat[name] = option.checked(value)
+        return cls.of(**flat).check()
 
 
 @dataclass(frozen=True)
@@ -393,17 +388,6 @@ def option_named(name: str) -> Option:
     if name not in OPTIONS:
         raise BadConfig(unknown("configuration key", name, OPTIONS))
     return OPTIONS[name]
-
-
-def _ungrouped(values: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        grouped = {own: value[own] for own in value} if isinstance(value, dict) else {name: value}
-        for own in grouped:
-            if own not in GONE and option_named(own).group != (name if isinstance(value, dict) else ""):
-                raise BadConfig(f"the configuration has {own!r} in the wrong place; it belongs to {OPTIONS[own].group}")
-        flat |= grouped
-    return flat
 
 
 def _set(group: TaskConfig | ModelConfig) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -38,7 +38,7 @@ from emulon.training.run_folder import (
     weights_of,
     write_checkpoint,
 )
-from emulon.training.step import Processes, TrainStep, joined
+from emulon.training.step import TrainStep
 
 # Prompts that are evaluated at once: memory, not errors, depends on it.
 PART = 256
@@ -88,7 +88,6 @@ class Trained:
         evaluation: Those datasets.
         history: Every evaluation: steps, seconds of training until then, curve.
         start: The step at which this part of the run began.
-        leads: Whether this process reports and writes, where there are several.
         seconds: Of training alone, without building and evaluation.
         build_seconds: Of compilation and capture.
         cpu_seconds: Of everything.
@@ -101,7 +100,6 @@ class Trained:
     evaluation: Evaluation
     history: list[dict[str, Any]]
     start: int = 0
-    leads: bool = True
     seconds: float = 0.0
     build_seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -139,21 +137,6 @@ class Patience:
 
     def over(self, patience: int) -> bool:
         return 0 < patience <= self.waited
-
-
-@dataclass
-class Stopwatch:
-    """Seconds of training, without the pauses."""
-
-    seconds: float = 0.0
-    _since: float = field(default_factory=time.perf_counter)
-
-    def pause(self) -> float:
-        self.seconds += time.perf_counter() - self._since
-        return self.seconds
-
-    def go_on(self) -> None:
-        self._since = time.perf_counter()
 
 
 class Stopped(KeyboardInterrupt):
@@ -209,7 +192,7 @@ def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
         >>> trained = fit(TrainConfig.of(features=2, width=16, layers=1, heads=2, steps=100, quiet=True))
         >>> trained.curve[-1] < trained.baselines["zero"][-1]  # doctest: +SKIP
     """
-    return _Run(config.check(), None, Processes(), report_progress).go()
+    return _Run(config.check(), None, report_progress).go()
 
 
 def train(config: TrainConfig, out: Path | str) -> Trained:
@@ -226,10 +209,9 @@ def train(config: TrainConfig, out: Path | str) -> Trained:
         TrainingDiverged: The loss or a weight is no longer finite.
     """
     _ = config.check().make_task().vocabulary  # a corpus that is not there is refused before a folder is made
-    with joined(config.device.device) as processes:
-        if processes.leads:
-            RunFolder(Path(out)).begin(config)
-        return _Run(config, RunFolder(Path(out)), processes).go()
+    folder = RunFolder(Path(out))
+    folder.begin(config)
+    return _Run(config, folder).go()
 
 
 def resume(out: Path | str) -> Trained:
@@ -243,19 +225,15 @@ def resume(out: Path | str) -> Trained:
         NoRun: There is no run, or its checkpoint cannot be read.
     """
     folder = RunFolder(Path(out))
-    config = folder.config()
-    with joined(config.device.device) as processes:
-        return _Run(config, folder, processes).go()
+    return _Run(folder.config(), folder).go()
 
 
 class _Run:
     """One run, from its newest checkpoint to its end."""
 
-    def __init__(
-        self, config: TrainConfig, folder: RunFolder | None, processes: Processes, report_progress: Progress = silent
-    ) -> None:
-        self.config, self.folder, self.processes, self.report_progress = config, folder, processes, report_progress
-        self.patience, self.start = Patience(), 0
+    def __init__(self, config: TrainConfig, folder: RunFolder | None, report_progress: Progress = silent) -> None:
+        self.config, self.folder, self.report_progress = config, folder, report_progress
+        self.patience, self.start, self.seconds = Patience(), 0, 0.0
         self.best: dict[str, Tensor] = {}  # where a run may stop early: the weights that its best evaluation was of
         self.history: list[dict[str, Any]] = []
 
@@ -265,15 +243,12 @@ class _Run:
             torch.set_num_threads(self.config.device.threads)
         try:
             self._build()
-            self.watch = Stopwatch()
+            self._since = time.perf_counter()
             requests: AbstractContextManager[list[int]] = nullcontext([]) if self.folder is None else stop_requests()
-            with (
-                requests as self.asked,
-                Reporter(self.folder, self.config, self.start, self.processes.leads) as self.reporter,
-            ):
+            with requests as self.asked, Reporter(self.folder, self.config, self.start) as self.reporter:
                 done = self._steps()
             self.step.synchronise()
-            self.watch.pause()
+            self._pause()
             if self.best:
                 copy_into(weights_of(self.step.learner), self.best, "memory")
             curve = self.evaluation.curve(self.step.learner).tolist()
@@ -289,19 +264,18 @@ class _Run:
             self.evaluation,
             self.history,
             start=self.start,
-            leads=self.processes.leads,
-            seconds=self.watch.seconds,
+            seconds=self.seconds,
             build_seconds=self.build_seconds,
             cpu_seconds=time.process_time() - began,
         )
 
     def _build(self) -> None:
         began = time.perf_counter()
-        config, device = self.config, device_of(self.config, self.processes)
+        config, device = self.config, device_of(self.config)
         if config.on(device).device.compile != "off":
             torch._dynamo.reset()  # what earlier learners compiled counts against a limit, and is of no use to this one
         task = config.make_task()
-        self.step = TrainStep(config.make_learner(task), task, config, device, self.processes)
+        self.step = TrainStep(config.make_learner(task), task, config, device)
         stored = read_checkpoint(self.folder.checkpoints) if self.folder is not None else None
         if stored is not None and self.folder is not None:
             self.start, tensors, notes = stored
@@ -309,7 +283,7 @@ class _Run:
             self.patience = Patience(**json.loads(notes["patience"]))
             self.best = {name: tensor.to(device) for name, tensor in best_of(tensors).items()}
         self.evaluation = Evaluation(task, config.seed, config.evaluation.evaluation_batch, device)
-        if self.folder is not None and self.processes.leads:
+        if self.folder is not None:
             self.folder.rewind(self.start)
             task.save_data(self.folder.path)
             self.folder.write_json("baselines.json", self.evaluation.baselines)
@@ -332,7 +306,7 @@ class _Run:
                 self.report_progress(f"training {config.model.model}, step {done}", done / total)
             if done % every.evaluate_every == 0 or last:
                 stop = self._evaluate(done)
-            interrupted = not (last or stop) and self._interrupted(done)
+            interrupted = not (last or stop) and bool(self.asked)
             if self.folder is not None and (done % every.checkpoint_every == 0 or last or stop or interrupted):
                 self._checkpoint(done)
             if interrupted:
@@ -341,43 +315,38 @@ class _Run:
                 return done
         return total
 
-    def _interrupted(self, done: int) -> bool:
-        """Whether a signal asks to stop. Several processes agree on it only at steps where they synchronise anyway."""
-        if self.processes.world == 1:
-            return bool(self.asked)
-        return done % self.config.evaluation.log_every == 0 and self.processes.agree(bool(self.asked))
+    def _pause(self) -> None:
+        self.seconds += time.perf_counter() - self._since
 
     def _stopped(self, done: int) -> Stopped:
         assert self.folder is not None
         resumed = f"emulon train --resume {shlex.quote(str(self.folder.path))}"
-        number = [*self.asked, signal.SIGINT][0]  # another process may have been asked instead of this one
-        return Stopped(f"stopped after step {done} of {self.config.schedule.steps}; go on with: {resumed}", number)
+        told = f"stopped after step {done} of {self.config.schedule.steps}; go on with: {resumed}"
+        return Stopped(told, self.asked[0])
 
     def _evaluate(self, done: int) -> bool:
-        """Evaluate, with the stopwatch paused; returns whether all processes stop here."""
+        """Evaluate, with the clock of training paused; returns whether the run stops here."""
         self.step.synchronise()
-        seconds = self.watch.pause()
+        self._pause()
         curve = self.evaluation.curve(self.step.learner)
         error = curve.mean().item()
         self._require_finite(error, done)
-        self.history.append({"step": done, "seconds": seconds, "curve": curve.tolist()})
+        self.history.append({"step": done, "seconds": self.seconds, "curve": curve.tolist()})
         self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
         self.patience.update(error)
         if self.config.evaluation.patience and not self.patience.waited:
             self.best = {name: weight.clone() for name, weight in weights_of(self.step.learner).items()}
-        stop = self.processes.agree(self.patience.over(self.config.evaluation.patience))
-        self.watch.go_on()
-        return stop
+        self._since = time.perf_counter()
+        return self.patience.over(self.config.evaluation.patience)
 
     def _checkpoint(self, done: int) -> None:
         assert self.folder is not None
         self.step.synchronise()
         self._require_finite(sum(p.detach().abs().sum().item() for p in self.step.parameters), done)
-        if self.processes.leads:
-            notes = {"patience": json.dumps(vars(self.patience))}
-            kept = self.config.evaluation.keep_checkpoints
-            best = {BEST + name: weight for name, weight in self.best.items()}
-            write_checkpoint(self.folder.checkpoints, done, self.step.state() | best, notes, kept)
+        notes = {"patience": json.dumps(vars(self.patience))}
+        best = {BEST + name: weight for name, weight in self.best.items()}
+        kept = self.config.evaluation.keep_checkpoints
+        write_checkpoint(self.folder.checkpoints, done, self.step.state() | best, notes, kept)
 
     def _require_finite(self, value: float, done: int) -> None:
         if math.isfinite(value):
@@ -395,7 +364,7 @@ class _Run:
         return OutOfMemory(
             f"a batch of {self.config.schedule.batch}, or an evaluation batch of"
             f" {self.config.evaluation.evaluation_batch}, does not fit"
-            f" the memory{self._kept()}. Start a new run with smaller ones, or use more processes (torchrun)"
+            f" the memory{self._kept()}. Start a new run with smaller ones"
         )
 
     def _kept(self) -> str:
@@ -405,14 +374,12 @@ class _Run:
         return f"; the last good checkpoint is {kept[-1]}" if kept else "; there was no checkpoint yet"
 
 
-def device_of(config: TrainConfig, processes: Processes | None = None) -> torch.device:
+def device_of(config: TrainConfig) -> torch.device:
     """The device that a configuration trains on.
 
     Args:
-        config: Its `device.device`; auto is this process's GPU where there is one.
-        processes: Those that train it, each with a GPU of its own.
+        config: Its `device.device`; auto is a GPU where there is one.
     """
     if config.device.device == "auto":
-        local = processes.local if processes else 0
-        return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     return torch.device(config.device.device)

@@ -168,16 +168,14 @@ class RunFolder:
 
 
 class Reporter:
-    """Receives every measurement. Only the leading process reports; a run without a folder keeps nothing."""
+    """Receives every measurement; a run without a folder keeps nothing."""
 
-    def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int, leads: bool) -> None:
-        self.folder, self.config = folder if leads else None, config
+    def __init__(self, folder: RunFolder | None, config: TrainConfig, start: int) -> None:
+        self.folder, self.config = folder, config
         self._began, self._start = time.monotonic(), start
         self._tracker: Any = None
-        if self.folder is None:
-            return
-        if config.evaluation.tracker:
-            self._tracker = _tracker(config.evaluation.tracker, self.folder, config)
+        if folder is not None and config.evaluation.tracker:
+            self._tracker = _tracker(config.evaluation.tracker, folder, config)
 
     def __enter__(self) -> Reporter:
         return self

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -96,28 +93,20 @@ class Muon:
 class Optimiser:
     """Adam with a rate of its own for what Muon does not take; its state by name, for checkpoints."""
 
-    def __init__(
-        self,
-        learner: Learner,
-        device: torch.device,
-        *,
-        muon: bool,
-        beta2: float = 0.999,
-        momentum: float = 0.95,
-        decay: float = 0.0,
-        dtype: torch.dtype = torch.float32,
-        compiled: bool = False,
-    ) -> None:
+    def __init__(self, learner: Learner, device: torch.device, config: TrainConfig) -> None:
+        chosen, dtype = config.optimiser, torch.bfloat16 if config.device.precision == "bf16" else torch.float32
         self.lr, self.muon_lr = torch.tensor(0.0, device=device), torch.tensor(0.0, device=device)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in learner.named_parameters()}
         blocks = [part for part in learner.modules() if isinstance(part, Block)]
-        matrices = [matrix for block in blocks for matrix in block.matrices] if muon else []
+        matrices = [matrix for block in blocks for matrix in block.matrices] if chosen.optimiser == "muon" else []
         rest = [p for p in self.names if not any(p is matrix for matrix in matrices)]
         self.muon: Muon | None = None
         if matrices:
-            self.muon = Muon(matrices, self.muon_lr, momentum=momentum, dtype=dtype, compiled=compiled, decay=decay)
+            options = {"momentum": chosen.momentum, "decay": chosen.decay}
+            compiled = config.device.compile != "off"
+            self.muon = Muon(matrices, self.muon_lr, dtype=dtype, compiled=compiled, **options)
         capturable = device.type == "cuda"
-        self.adam = torch.optim.Adam(rest, lr=self.lr, betas=(0.9, beta2), fused=True, capturable=capturable)
+        self.adam = torch.optim.Adam(rest, lr=self.lr, betas=(0.9, chosen.beta2), fused=True, capturable=capturable)
         self.adam.param_groups[0]["lr"] = self.lr  # the very tensor: Adam may have kept a copy
         for parameter in rest:  # made now, so that a checkpoint can be read into it
             self.adam.state[parameter] = {
@@ -206,52 +195,6 @@ def matrix_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-@dataclass(frozen=True)
-class Processes:
-    """This process's rank among `world`; rank 0 writes the run folder."""
-
-    rank: int = 0
-    world: int = 1
-    local: int = 0
-
-    @property
-    def leads(self) -> bool:
-        return self.rank == 0
-
-    def average(self, tensors: Sequence[Tensor]) -> None:
-        """Every tensor becomes its mean over the processes, in one exchange."""
-        if self.world == 1:
-            return
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        dist.all_reduce(flat)
-        parts = (flat / self.world).split([tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
-
-    def agree(self, stop: bool) -> bool:
-        """The leading process's `stop`, in all processes: they must leave the loop at the same step."""
-        if self.world == 1:
-            return stop
-        decided = torch.tensor([float(stop)], device="cuda" if dist.get_backend() == "nccl" else "cpu")
-        dist.broadcast(decided, src=0)
-        return bool(decided.item())
-
-
-@contextmanager
-def joined(device: str) -> Iterator[Processes]:
-    """The processes that torchrun started, or this one alone."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
-        yield Processes()
-        return
-    on_gpu = device != "cpu" and torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
-    try:
-        yield Processes(dist.get_rank(), world, int(os.environ.get("LOCAL_RANK", "0")))
-    finally:
-        dist.destroy_process_group()
-
-
 class TrainStep:
     """`step(k)` performs step k and returns its loss, a tensor on the device that the next step overwrites.
 
@@ -263,44 +206,24 @@ class TrainStep:
         task: Where batches are drawn from.
         config: Batch, optimiser, schedule, precision.
         device: Where to train.
-        processes: Those that share each batch; alone by default.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        task: Task,
-        config: TrainConfig,
-        device: torch.device,
-        processes: Processes | None = None,
-    ) -> None:
+    def __init__(self, learner: Learner, task: Task, config: TrainConfig, device: torch.device) -> None:
         self.config = config = config.on(device)
         self.device, self.task, self.bucket = device, task, 0
-        self.learner, self.processes = learner.to(device), processes or Processes()
+        self.learner = learner.to(device)
         self.generator = torch.Generator(device=device)
         self.dropout = _default_generator(device) if config.model.dropout else None
         self._make_masks()
         self.worker = Worker(learner, config.device.precision)
         self.parameters = list(learner.parameters())
-        self.optimiser = Optimiser(
-            learner,
-            device,
-            muon=config.optimiser.optimiser == "muon",
-            beta2=config.optimiser.beta2,
-            momentum=config.optimiser.momentum,
-            decay=config.optimiser.decay,
-            dtype=torch.bfloat16 if config.device.precision == "bf16" else torch.float32,
-            compiled=config.device.compile != "off",
-        )
+        self.optimiser = Optimiser(learner, device, config)
         self.loss = torch.zeros((), device=device)
-        self._total, self._counted = torch.zeros((), device=device), 0
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" and config.device.graph else None
         self._loss_of = self._plain_loss
         if config.device.compile == "whole":
             self._loss_of = torch.compile(self._plain_loss, dynamic=False)
-        elif config.device.compile == "autotune":
-            self._loss_of = torch.compile(self._plain_loss, dynamic=False, mode="max-autotune-no-cudagraphs")
         elif config.device.compile == "block":
             self.worker.compile_blocks()
 
@@ -312,7 +235,6 @@ class TrainStep:
         self.weight = torch.ones(asked, device=self.device) if config.schedule.early_weight != 1 else None
 
     def __call__(self, step: int) -> Float[Tensor, ""]:
-        self._counted += 1
         if self._stream is None:
             self._prepare(step)
             self._work()
@@ -335,15 +257,6 @@ class TrainStep:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def mean_loss(self) -> float:
-        """The mean loss of the steps since this was last asked. Waits for them."""
-        self.synchronise()
-        mean = self._total.item() / max(self._counted, 1)
-        self._total.zero_()
-        self.synchronise()
-        self._counted = 0
-        return mean
-
     def state(self) -> dict[str, Tensor]:
         """Everything a checkpoint needs, by name. The random stream is not in it: it is a function of seed and step."""
         return weights_of(self.learner) | self.optimiser.state()
@@ -357,8 +270,8 @@ class TrainStep:
         """What depends on the step."""
         at_step(self.generator, self.config.seed, step)
         if self.dropout is not None:
-            # PyTorch drops out by the device's own generator; every process another part
-            at_step(self.dropout, stream_seed(self.config.seed, self.processes.rank), step)
+            # PyTorch drops out by the device's own generator
+            at_step(self.dropout, stream_seed(self.config.seed, 0), step)
         self.bucket = self.task.bucket_at(self.config.seed, step)
         factor = rate_factor(self.config, step)
         self.optimiser.lr.fill_(self.config.optimiser.lr * factor)
@@ -375,20 +288,14 @@ class TrainStep:
             self._sample_and_descend()
 
     def _sample_and_descend(self) -> None:
-        batch, rank = self.config.schedule.batch, self.processes.rank
-        # every process draws the whole batch and takes its rows: the data do not depend on how many share the work
-        drawn_from = self.task.buckets[self.bucket]
-        prompts = drawn_from.sample(self.generator, batch * self.processes.world, self.live)
-        prompts = prompts.rows(rank * batch, (rank + 1) * batch)
+        prompts = self.task.buckets[self.bucket].sample(self.generator, self.config.schedule.batch, self.live)
         self.worker.forget_gradients()
         loss = self._loss_of(prompts.tokens, prompts.targets)
         loss.backward()
         self.worker.collect()
         self.loss.copy_(loss.detach())
-        self.processes.average([self.loss, *(p.grad for p in self.parameters if p.grad is not None)])
         if self.config.optimiser.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.clip)
-        self._total.add_(self.loss)
         self.optimiser.step()
         self.worker.refresh()
 
@@ -413,7 +320,6 @@ class TrainStep:
         self.synchronise()
         self._graphs[self.bucket] = graph
         self.load(saved)
-        self._total.zero_()
         self.synchronise()
 
 

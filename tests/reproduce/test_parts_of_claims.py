@@ -1,16 +1,41 @@
-"""The claims of Akyürek et al. 2022: their measurements on small sizes, and rules that can say no."""
+"""What claims of Akyürek et al. 2022 and Gao et al. 2024 are made of, part by part."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from emulon.report.figure import chart
+from emulon.training import TrainConfig
+from reproduce.algoformer import learners, theorems
 from reproduce.claim import Scale, Setting, all_claims
+from reproduce.learners import trained
 from reproduce.learning import figure_2, figure_3, figure_4
 from reproduce.record import measure
 
 RESULTS = Path(__file__).parents[2] / "results"
+SMALL = {"samples": 12, "features": 3, "loops": 8, "problems": 2}
+
+
+def test_prefix_iterates_are_descent_on_the_pairs_before():
+    xs, ys, query = theorems.regression(Setting(SMALL, 3))
+    every = theorems.prefix_iterates(xs, ys, query, 0.05, 4)
+    for place in (1, 5, 11):
+        alone = theorems.gradient_iterates(xs[:, :place], ys[:, :place], xs[:, place], 0.05, 4)
+        torch.testing.assert_close(every[..., place], alone, rtol=0, atol=1e-12)
+    assert not every[..., 0].any()
+
+
+def test_claims_of_one_process_share_a_training():
+    said = []
+    setting = Setting({}, report_progress=lambda what, done: said.append(done))
+    config = TrainConfig.of(**(learners.TRAINING | {"steps": 2, "width": 8, "heads": 2, "points": 7}))
+    first = trained(config, setting, 0.5, 0.25)
+    assert said and all(0.5 <= done <= 0.75 for done in said)
+    heard = len(said)
+    assert trained(config, setting) is first and len(said) == heard
+    assert trained(config.changed(seed=1), setting) is not first
 
 
 @pytest.mark.parametrize("name", ["learning-figure-1", "learning-figure-2", "learning-figure-4"])
@@ -31,14 +56,6 @@ def test_figure_2_finds_the_ridge_of_compiled_machines_at_any_noise_and_prior():
     assert [each["bayes"] for each in compiled] == [1 / 64, 0.25] and all(each["agrees"] for each in compiled)
     assert claim.judge(numbers).state == "holds"
     assert chart(claim.figure(numbers)).startswith("<svg")
-
-
-def test_figure_2_trains_a_learner_for_every_noise_and_prior_and_asks_every_one(tmp_path):
-    tiny = {"features": 2, "points": 6, "layers": 1, "width": 8, "heads": 1, "steps": 3, "batch": 4, "device": "cpu"}
-    sizes = {"noises": [1.0], "priors": [1.0], "datasets": 16, "learners": [], "trained": [[0.5, 1.0], [1.0, 2.0]]}
-    claim = replace(figure_2.CLAIM, scales={"gpu": Scale(0.1, sizes | {"training": tiny | {"evaluation_batch": 8}})})
-    cells = measure(claim, "gpu", 0, tmp_path).numbers["cells"]
-    assert [(each["kind"], each["bayes"]) for each in cells] == [("compiled", 1), ("trained", 0.25), ("trained", 0.25)]
 
 
 def row(size, descent, ridge, least, spread=2.0, **fixed):
@@ -65,38 +82,12 @@ def test_a_tie_goes_to_the_limit_of_ridge_at_either_end():
     assert figure_3.phases([row(1, 0.1, 0.01, 0.6)], figure_3.FIXED_RIDGE) is None
 
 
-def test_figure_3_trains_learners_of_every_depth_and_width_once(tmp_path, monkeypatch):
-    training = figure_3.QUICK | {"steps": 2, "width": 8, "heads": 2}
-    sizes = {"training": training, "depths": [1, 2], "widths": [4, 8], "datasets": 16, "seeds": 2}
-    numbers = figure_3.over_depth(Setting(sizes, results=tmp_path))
-    assert [(each["seed"], each["size"]) for each in numbers["layers"]] == [(0, 1), (0, 2), (1, 1), (1, 2)]
-    assert chart(figure_3.draw_depth(numbers)).startswith("<svg")
-    wide = figure_3.over_width(Setting(sizes, results=tmp_path))
-    assert figure_3.FIXED_RIDGE in wide["width"][0]["unexplained"]
-    assert chart(figure_3.draw_depth(wide)).startswith("<svg")
-    monkeypatch.setattr("reproduce.learners.fit", lambda *_, **__: pytest.fail("trained again"))
-    assert figure_3.over_depth(Setting(sizes, results=tmp_path)) == numbers
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_figure_4_finds_where_the_machine_computes_what_it_is_asked_for(seed):
     found = figure_4.machine_scores(Setting({"machine_datasets": 512}, seed))
     assert found["Xᵀy"]["readable"] == found["Xᵀy"]["written"] == 2
     assert found["w"]["readable"] == found["w"]["written"] == 4
     assert all(max(each["control"]) < 0.1 and each["score"][0] < 0.1 for each in found.values())
-
-
-def test_figure_4_probes_every_prefix_of_learners_that_are_trained_on_the_spot(tmp_path):
-    training = {"recipe": "fast", "features": 3, "points": 9, "noise": 0.0, "layers": 2, "width": 8, "heads": 2}
-    training |= {"steps": 2, "batch": 4, "evaluation_batch": 4}
-    probe = {"steps": 4, "rate": 1e-4, "decay": 0.0, "one_cycle": False, "inner": 8, "batch": 6}
-    sizes = {"learner_datasets": 32, "machine_datasets": 64, "examples": [1, 5], "points": 6, "training": training}
-    sizes |= {"seeds": 2, "probe": probe, "bf16": True}
-    found = figure_4.run(Setting(sizes, results=tmp_path))["learners"]
-    assert [each["seed"] for each in found] == [0, 1] and found[0]["tokens"][-1] == "x6"
-    scores = found[0]["w"]["linear"]["score"]
-    assert len(scores) == 2 and len(scores[0]) == 3  # a probe a prefix; the embedding and two layers
-    assert len(found[0]["w"]["mlp"]["looks_at"]) == 2 and len(found[0]["w"]["mlp"]["control"]) == 3
 
 
 def test_a_quantity_is_dated_by_its_onset_and_not_by_the_best_layer_of_a_plateau():

@@ -6,11 +6,9 @@ import pytest
 
 from emulon import cli
 from emulon.cli import options_of
-from emulon.cli.train import grid_of
-from emulon.training.grid import runs_of
+from emulon.training.grid import read_words, runs_of
 
 TINY = "--features 2 --points 5 --width 8 --heads 1 --batch 4 --evaluation-batch 16 --steps 3 --device cpu --threads 1"
-BASE = {"features": 2, "points": 4, "width": 8, "heads": 1, "batch": 4, "evaluation_batch": 16, "device": "cpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +43,7 @@ def test_a_run_that_had_to_stop_is_marked_and_the_command_ends_with_code_1(tmp_p
 def test_a_recipe_varies_with_all_it_sets(tmp_path):
     words = ["looped", "--preset", "small", "--lr", "0.5", "--vary", "recipe=paper,fast"]
     options = options_of("train", words)
-    paper, fast = runs_of(*grid_of(options), tmp_path)
+    paper, fast = runs_of(options.changes, read_words(options.vary), tmp_path)
     assert (paper.config.optimiser.optimiser, fast.config.optimiser.optimiser) == ("adam", "muon")
     assert paper.config.optimiser.lr == fast.config.optimiser.lr == 0.5
     assert fast.config.task.features == 5 and fast.config.model.model == "looped"
@@ -54,24 +52,19 @@ def test_a_recipe_varies_with_all_it_sets(tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--vary", "seed=0"], "GRID is missing"),
+        (["--vary", "seed=0"], "say which model to train"),
         (["standard", "--jobs", "2"], "--jobs is for grids; say with --vary NAME=VALUES what varies"),
         (["standard", "--vary", "seed="], "no value of seed is given to vary"),
         (["standard", "--vary", "seed=0", "--vary", "seed=1"], "seed varies twice"),
         (["standard", "--vary", "seed=0,1", "--seed", "3"], "seed is both fixed (3) and varied"),
         (["standard", "--vary", "heads=3"], "heads=3: 3 heads do not divide a width of 256"),
-        (["absent.json"], "the grid absent.json cannot be read: No such file or directory"),
-        (["wrong.json"], "wrong.json is not JSON"),
-        (["grid.json", "--steps", "3"], "put --steps into grid.json"),
-        (["grid.json", "--vary", "lr=1"], "put --vary into grid.json"),
-        (["grid.json", "--slurm", "partition=a"], "there is no Slurm here"),
-        (["grid.json", "--jobs", "2", "--slurm", "partition=a"], "--jobs is for processes of this machine"),
-        (["grid.json", "--out", "grid.json/x"], "could not be written: Not a directory"),
+        (["standard", "--vary", "seed=0", "--slurm", "partition=a"], "there is no Slurm here"),
+        (["standard", "--vary", "seed=0", "--jobs", "2", "--slurm", "a=b"], "--jobs is for processes of this machine"),
+        (["standard", "--vary", "seed=0", "--out", "file/x"], "could not be written: Not a directory"),
     ],
 )
 def test_a_wrong_request_ends_with_code_2_and_one_line(tmp_path, capsys, monkeypatch, words, reason):
-    (tmp_path / "grid.json").write_text(json.dumps({"base": BASE, "grid": {"seed": [0]}}))
-    (tmp_path / "wrong.json").write_text("{")
+    (tmp_path / "file").touch()
     monkeypatch.setenv("PATH", "")
     assert cli.main(["train", *words]) == 2
     out, err = capsys.readouterr()

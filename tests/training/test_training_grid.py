@@ -20,7 +20,6 @@ from emulon.training.grid import (
     NoCluster,
     Processes,
     Run,
-    read_grid,
     read_words,
     runs_of,
     slurm_executor,
@@ -87,12 +86,11 @@ def test_processes_train_side_by_side_and_one_that_fails_stops_no_other(tmp_path
 
 
 def test_stopped_by_hand_a_grid_stops_its_processes_which_write_checkpoints(tmp_path):
-    grid = tmp_path / "grid.json"
-    base = {name: value for name, value in BASE.items() if name != "steps"}
-    grid.write_text(json.dumps({"base": base, "grid": {"seed": [0, 1, 2], "steps": [100_000]}}))
-    words = ["train", str(grid), "--jobs", "2", "--out", str(tmp_path / "out")]
+    base = BASE | {"steps": 100_000}
+    words = [word for name, value in base.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = ["train", "standard", *words, "--vary", "seed=0,1,2", "--jobs", "2", "--out", str(tmp_path / "out")]
     training = subprocess.Popen([sys.executable, "-m", "emulon.cli", *words], stderr=subprocess.PIPE, text=True)
-    runs = runs_of(*read_grid(grid), tmp_path / "out")[:2]
+    runs = runs_of(base, {"seed": [0, 1, 2]}, tmp_path / "out")[:2]
     while not all(steps_of(run) for run in runs) and training.poll() is None:
         time.sleep(0.1)
     training.send_signal(signal.SIGINT)
@@ -105,10 +103,9 @@ def test_stopped_by_hand_a_grid_stops_its_processes_which_write_checkpoints(tmp_
 def test_two_jobs_never_train_one_run_at_the_same_time(tmp_path):
     """As when the jobs of a killed sweep outlive it: the second waits, finds the run finished and does nothing."""
     (run,) = varying(seed=[0], steps=[80])(tmp_path)
-    code = f"from emulon.training.grid import read_grid, runs_of; from pathlib import Path; \
-(run,) = runs_of(*read_grid(Path({str(tmp_path / 'grid.json')!r})), Path({str(tmp_path)!r})); assert run() == ''"
     base = {name: value for name, value in BASE.items() if name != "steps"}
-    (tmp_path / "grid.json").write_text(json.dumps({"base": base, "grid": {"seed": [0], "steps": [80]}}))
+    code = f"from emulon.training.grid import runs_of; from pathlib import Path; \
+(run,) = runs_of({base!r}, {{'seed': [0], 'steps': [80]}}, Path({str(tmp_path)!r})); assert run() == ''"
     both = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
         _, error = process.communicate(timeout=120)
@@ -181,32 +178,28 @@ def test_words_say_what_varies():
     assert read_words(["seed=0,1", "lr=1e-3,1"]) == {"seed": [0, 1], "lr": [1e-3, 1.0]}
     assert read_words(["model=standard,looped"]) == {"model": ["standard", "looped"]}
     assert read_words(["zero-output=true,none"]) == {"zero_output": [True, None]}
+    for word, reason in (("sede=1", "did you mean seed"), ("seed=one", "seed: 'one' is not a whole number")):
+        with pytest.raises(EmulonError, match=reason):
+            read_words([word])
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("base", "vary", "reason"),
     [
-        ("{", "is not JSON"),
-        ("[1]", "holds no grid"),
-        ("{}", "nothing is given to vary"),
-        ('{"grid": {"seed": []}}', "no value of seed is given to vary"),
-        ('{"grid": {"seed": 3}}', "what varies is a list of values, and seed is 3"),
-        ('{"grid": {"sede": [1]}}', "did you mean seed?"),
-        ('{"base": {"stesp": 1}, "grid": {"seed": [1]}}', "did you mean steps?"),
-        ('{"base": {"seed": 1}, "grid": {"seed": [1, 2]}}', "seed is both fixed (1) and varied"),
-        ('{"grid": {"seed": [1, 1]}}', "given twice"),
-        ('{"grid": {"seed": ["one"]}}', "seed: 'one' is not a whole number"),
-        ('{"grid": {"model": ["standrad"]}}', "model=standrad: there is no model 'standrad'; did you mean standard?"),
-        ('{"base": {"recipe": "fats"}, "grid": {"seed": [1]}}', "did you mean fast?"),
-        ('{"base": {"preset": "smal"}, "grid": {"seed": [1]}}', "did you mean small?"),
-        ('{"base": {"model": "standard"}, "grid": {"loops": [2]}}', "loops=2: the model standard has no 'loops'"),
+        ({}, {}, "nothing is given to vary"),
+        ({}, {"seed": []}, "no value of seed is given to vary"),
+        ({"stesp": 1}, {"seed": [1]}, "did you mean steps?"),
+        ({"seed": 1}, {"seed": [1, 2]}, "seed is both fixed (1) and varied"),
+        ({}, {"seed": [1, 1]}, "given twice"),
+        ({}, {"model": ["standrad"]}, "model=standrad: there is no model 'standrad'; did you mean standard?"),
+        ({"recipe": "fats"}, {"seed": [1]}, "did you mean fast?"),
+        ({"preset": "smal"}, {"seed": [1]}, "did you mean small?"),
+        ({"model": "standard"}, {"loops": [2]}, "loops=2: the model standard has no 'loops'"),
     ],
 )
-def test_a_grid_that_makes_no_sense_is_refused_before_anything_runs(tmp_path, text, reason):
-    path = tmp_path / "grid.json"
-    path.write_text(text)
+def test_a_grid_that_makes_no_sense_is_refused_before_anything_runs(tmp_path, base, vary, reason):
     with pytest.raises(EmulonError, match=re.escape(reason)):
-        runs_of(*read_grid(path), tmp_path / "out")
+        runs_of(base, vary, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

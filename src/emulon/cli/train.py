@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +27,7 @@ from emulon.training.configuration import (
     TaskConfig,
     recipe_values,
 )
-from emulon.training.grid import CURVE, Processes, Run, read_grid, read_words, runs_of, slurm_executor, train_all
+from emulon.training.grid import CURVE, Processes, Run, read_words, runs_of, slurm_executor, train_all
 
 GRID = ("--vary", "--jobs", "--slurm")
 # Squared errors after d and 2d examples, d the number of features, over d, and after as many as there are; texts have
@@ -41,7 +41,7 @@ EXAMPLES = """examples:
   emulon train looped --recipe fast --features 20
   emulon train --resume runs/standard          go on where it stopped
   emulon train standard --preset small --vary seed=0,1,2 --vary layers=1,2,4 --jobs 2   nine learners
-  emulon train grid.json --slurm partition=gpu,gpus_per_node=1,timeout_min=600
+  emulon train standard --vary seed=0,1,2 --slurm partition=gpu,gpus_per_node=1,timeout_min=600
 A grid that is started again leaves alone what is finished, and goes on from the last checkpoints."""
 
 
@@ -50,7 +50,7 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
     """Train a transformer that has to find an algorithm itself, and show its errors beside the baselines'; or train
     every run of a grid, some at a time, and show their errors over what varies."""
 
-    model: Positional[Annotated[str, arg(help=", ".join(Learner.registry)), shown("MODEL | GRID.json")]] = ""
+    model: Positional[Annotated[str, arg(help=", ".join(Learner.registry)), shown("MODEL")]] = ""
     task: Annotated[str, arg(help=f"{', '.join(TASKS)}; with options that have no flag, as sparse:nonzero=3")] = (
         "linear"
     )
@@ -67,7 +67,7 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
     report: Annotated[Path | None, shown("DIR")] = None
     """write the run's page there when it is finished: curves, and its algorithm at every checkpoint that was kept"""
     vary: UseAppendAction[Annotated[tuple[str, ...], shown("NAME=VALUES")]] = ()
-    """of a grid: what varies, as seed=0,1,2; once for each. A file has {"base": {…}, "grid": {"seed": [0, 1]}}"""
+    """train a grid: what varies, as seed=0,1,2; once for each"""
     jobs: Count = 1
     """of a grid: processes of this machine that train runs at the same time, each with a GPU where there are some"""
     slurm: Annotated[str, shown("NAME=VALUE,…")] = ""
@@ -96,9 +96,9 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
 
 
 def main(options: Options) -> int:
-    if options.resume is None and (options.vary or is_file(options.model)):
+    if options.resume is None and options.model and options.vary:
         return _train_grid(options)
-    if others := [name for name in options.changed() if name in GRID]:
+    if options.model and (others := [name for name in options.changed() if name in GRID]):
         raise BadUsage(f"{others[0]} is for grids; say with --vary NAME=VALUES what varies")
     try:
         if options.resume is not None:
@@ -141,7 +141,7 @@ def _train_grid(options: Options) -> int:
     out = options.out or Path("runs/sweep")
     if options.jobs != 1 and options.slurm:
         raise BadUsage("--jobs is for processes of this machine, and --slurm for a cluster")
-    runs = runs_of(*grid_of(options), out)
+    runs = runs_of(options.changes, read_words(options.vary), out)
     make_folder(out)
     with progress() as report_progress:
         if options.slurm:
@@ -161,23 +161,6 @@ def _train_grid(options: Options) -> int:
         more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         raise WorkFailed(f"{first} is not finished{more}: {reasons[first]}")
     return options.finish(record)
-
-
-def is_file(word: str) -> bool:
-    """Whether this names a grid's file."""
-    return word.endswith(".json") or Path(word).is_file()
-
-
-def grid_of(options: Options) -> tuple[Mapping[str, Any], Mapping[str, Sequence[Any]]]:
-    """What all runs have and what varies, by the options or their file."""
-    if not is_file(options.model):
-        if not options.model:
-            raise BadUsage("GRID is missing: a grid's file, or a model and --vary NAME=VALUES")
-        return options.changes, read_words(options.vary)
-    given = [f"--{name.replace('_', '-')}" for name in options.changes if name != "model"]
-    if given or options.vary:
-        raise BadUsage(f"the grid's file says what is trained; put {(*given, '--vary')[0]} into {options.model}")
-    return read_grid(Path(options.model))
 
 
 def _slurm_settings(text: str) -> dict[str, Any]:

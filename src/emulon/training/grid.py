@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import re
@@ -24,7 +23,6 @@ from emulon.core.files import locked, make_folder, write_json
 from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig, resume, train
 from emulon.training.configuration import Option, option_named, recipe_values
 
-SHAPE = '{"base": {"model": "standard", "steps": 1000}, "grid": {"seed": [0, 1], "layers": [1, 2]}}'
 CURVE = "curve.json"
 
 
@@ -87,20 +85,18 @@ def runs_of(base: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], out: Pat
             models can vary.
         out: The folder for the runs' folders.
     Raises:
-        BadGrid: An option does not exist, a value is not of its type, nothing varies, or a run makes no sense.
+        BadGrid: An option does not exist, nothing varies, or a run makes no sense.
     """
     if not vary or not all(vary.values()):
         empty = next((f"no value of {name}" for name, values in vary.items() if not values), "nothing")
-        raise BadGrid(f"{empty} is given to vary; a grid needs at least one value of each: {SHAPE}")
-    base = {name: _option(name).checked(value) for name, value in base.items()}
-    typed = {name: [_option(name).checked(value) for value in values] for name, values in vary.items()}
-    for name, values in typed.items():
+        raise BadGrid(f"{empty} is given to vary; a grid needs at least one value of each: --vary seed=0,1")
+    for name, values in vary.items():
         if name in base:
             raise BadGrid(f"{name} is both fixed ({base[name]}) and varied; take it out of one of them")
         if len(set(values)) < len(values):
             raise BadGrid(f"a value of {name} is given twice: {', '.join(map(str, values))}")
-    combinations = [dict(zip(typed, each, strict=True)) for each in product(*typed.values())]
-    runs = tuple(Run(values, _config(base | values), out / _folder_name(values)) for values in combinations)
+    combinations = [dict(zip(vary, each, strict=True)) for each in product(*vary.values())]
+    runs = tuple(Run(values, _config({**base, **values}), out / _folder_name(values)) for values in combinations)
     for run in runs:
         _require_sense(run)
     return runs
@@ -117,23 +113,6 @@ def _config(chosen: Mapping[str, Any]) -> TrainConfig:
     return start.changed(**recipe | chosen | {"quiet": True})
 
 
-def read_grid(path: Path) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """What all runs have, and what varies, from a grid's file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadGrid(f"the grid {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except ValueError as error:
-        raise BadGrid(f"{path} is not JSON ({error}); a grid looks like {SHAPE}") from error
-    base, vary = (content.pop(key, {}) if isinstance(content, dict) else None for key in ("base", "grid"))
-    if content or not isinstance(base, dict) or not isinstance(vary, dict):
-        raise BadGrid(f"{path} holds no grid; one looks like {SHAPE}")
-    for name, values in vary.items():
-        if not isinstance(values, list):
-            raise BadGrid(f"{path}: what varies is a list of values, and {name} is {json.dumps(values)}")
-    return base, vary
-
-
 def read_words(words: Sequence[str]) -> dict[str, list[Any]]:
     """`seed=0,1,2` and the like, what varies."""
     vary: dict[str, list[Any]] = {}
@@ -142,12 +121,9 @@ def read_words(words: Sequence[str]) -> dict[str, list[Any]]:
         name = name.replace("-", "_")
         if name in vary:
             raise BadGrid(f"{name} varies twice; give all its values at once: --vary {name}=0,1,2")
-        vary[name] = [_option(name).read(value) for value in values.split(",") if value]
+        option = Option("preset", "", (str,)) if name == "preset" else option_named(name)
+        vary[name] = [option.read(value) for value in values.split(",") if value]
     return vary
-
-
-def _option(name: str) -> Option:
-    return Option("preset", "", (str,)) if name == "preset" else option_named(name)
 
 
 def _folder_name(values: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """A run killed anywhere ends, once resumed, where it would have ended."""
 
 import os
+import pickle
 import random
 import signal
 import time
@@ -11,6 +12,7 @@ import torch
 from tiny_runs import FAST, TINY, assert_identical, checkpoints, final_state, in_a_process
 
 from emulon.training import NoRun, RunFolder, load_learner, resume, train
+from emulon.training.fit import Stopped
 
 
 def test_killed_with_signal_9_and_resumed_the_weights_are_bit_identical(tmp_path):
@@ -54,6 +56,12 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(t
 
 def losses(folder):
     return [(line["step"], line.get("loss"), line.get("error")) for line in RunFolder(folder).metrics()]
+
+
+def test_a_stop_can_be_told_to_another_process():
+    """What cannot be read breaks a pool, which ends its other processes before they have written a checkpoint."""
+    told = pickle.loads(pickle.dumps(Stopped("stopped after step 3", signal.SIGTERM)))
+    assert str(told) == "stopped after step 3" and told.signal == signal.SIGTERM
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path):

@@ -143,8 +143,11 @@ class Stopped(KeyboardInterrupt):
     """A run in a folder that was interrupted (SIGINT, SIGTERM) after it had written a checkpoint."""
 
     def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
+        super().__init__(message, number)  # both, or it could not be sent from one process to another
         self.signal = number
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @contextmanager

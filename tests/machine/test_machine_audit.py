@@ -7,7 +7,7 @@ from machine_cases import CASES
 
 from emulon.certify.balls import Ball, FloatBall
 from emulon.machine import carry_out
-from emulon.machine.carry_out import carried_out
+from emulon.machine.carry_out import carried_out, distance
 from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
 
 f64, f32 = torch.float64, torch.float32
@@ -45,13 +45,6 @@ def test_an_audit_holds_and_says_something_where_the_promise_does_not(name, dtyp
     assert run.audit.bound < 100 * error
 
 
-def test_a_wrong_register_shows():
-    machine = LEARNERS["sgd"][0]().compile()
-    run = machine.run(**machine.program.prompt.fill(torch.ones(6, 3, dtype=f64), torch.ones(6, dtype=f64)))
-    run.result[-1] += 1e-3
-    assert run.audit.bound >= 1e-3 * (1 - 1e-6)
-
-
 def test_a_single_example_has_no_past_and_is_audited():
     machine = batch_gradient_descent(2, 1, 0.1, 2).compile()
     run = machine.run(**machine.program.prompt.fill(torch.ones(1, 2, dtype=f64), torch.ones(1, dtype=f64)))
@@ -62,14 +55,6 @@ def test_where_float64_does_not_tell_twice_the_precision_is_asked(monkeypatch):
     machine = LEARNERS["sgd"][0]().compile()
     run = machine.run(**machine.program.prompt.fill(torch.ones(6, 3, dtype=f64), torch.ones(6, dtype=f64)))
     run.result[-1] += 1e-3
+    assert distance(machine.program, run.inputs, "guess", run.result).max() >= 1e-3 * (1 - 1e-6)
     monkeypatch.setattr(carry_out, "NOTICED", 0.0)
     assert run.audit.bound == pytest.approx(1e-3, rel=1e-6)
-
-
-def test_what_is_put_on_top_of_an_instruction_is_added_to_its_result():
-    case = CASES[0]
-    program, registers = case.program(), carry_out.at_start(case.program(), case.draw(3, f64, corners=False), FloatBall)
-    *_, (last, plain) = carry_out.results(program, registers)
-    more = FloatBall.of(torch.full_like(plain.high, 0.5))
-    *_, (_, lifted) = carry_out.results(program, registers, {last.number: more})
-    torch.testing.assert_close(lifted.high - plain.high, more.high)

@@ -23,7 +23,6 @@ transformers = pytest.importorskip(
 
 LEARNERS = {
     "sgd": (lambda: sgd(4, 8, 0.05), lambda xs, ys: exact_sgd(xs, ys, 0.05)),
-    "wider, longer sgd": (lambda: sgd(8, 16, 0.05), lambda xs, ys: exact_sgd(xs, ys, 0.05)),
     "sherman_morrison": (lambda: sherman_morrison(4, 8, 1.0), lambda xs, ys: exact_ridge(xs, ys, 1.0)),
     "batch": (lambda: batch_gradient_descent(4, 8, 0.05, 3), lambda xs, ys: exact_batch(xs, ys, 0.05, 3)),
 }
@@ -56,18 +55,6 @@ def test_the_checkpoint_predicts_as_ours_and_as_the_exact_algorithm(
     print(f"{name} {attention}: to ours {to_ours:.1e}, to exact {to_exact:.1e}")
     assert to_ours < 1e-6
     assert to_exact < 1e-6
-
-
-@pytest.mark.parametrize("weight", ["wpe.weight", "h.3.ln_2.weight", "h.2.attn.c_attn.weight", "h.5.mlp.c_proj.weight"])
-def test_the_checkpoint_computes_with_its_own_weights(weight: str) -> None:
-    """One per cent off any of them, and the predictions move."""
-    model = sgd(4, 8, 0.05).compile()
-    xs, ys = gaussian_data(4, 8, 4)
-    gpt2, labels = to_gpt2(model), slots_of(model)
-    before = predict_gpt2(gpt2, labels, xs, ys)
-    with torch.no_grad():
-        dict(gpt2.named_parameters())[weight].mul_(1.01)
-    assert (predict_gpt2(gpt2, labels, xs, ys) - before).abs().max() > 1e-5
 
 
 def slots_of(model: ours.Transformer) -> dict:

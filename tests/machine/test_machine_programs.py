@@ -8,7 +8,7 @@ from exact_learners import exact_batch, exact_moving_average, exact_ridge, exact
 
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
-from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
+from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine import BadProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
 
@@ -136,12 +136,6 @@ def test_an_iterate_that_leaves_its_domain_is_refused_while_it_runs() -> None:
     model = sgd(2, 8, 3.0).compile()
     with pytest.raises(OutOfDomain, match=r"instruction \d+ \(aff w"):
         model.predict(xs, ys)
-
-
-def test_a_tolerance_that_cannot_be_promised_is_refused() -> None:
-    assert sgd(2, 4, STEP).compile(tolerance=1e-6).certificate.bound <= 1e-6
-    with pytest.raises(ToleranceTooTight, match="can promise"):
-        sgd(2, 4, STEP).compile(tolerance=1e-15)
 
 
 def test_sherman_morrison_needs_a_ridge() -> None:

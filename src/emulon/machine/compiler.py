@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from emulon.certify import Certificate
-from emulon.core.errors import ToleranceTooTight
 from emulon.machine.error import Division, LocalError, certify
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import LayerBuilder, demands
@@ -18,7 +17,7 @@ from emulon.machine.normalisation import Normalisation, plan
 from emulon.machine.program import validate
 from emulon.machine.ranges import Analysis, analyse, range_of
 from emulon.machine.tokens import Average, Where
-from emulon.machine.transformer import RangeWatch, Transformer, result_name
+from emulon.machine.transformer import RangeWatch, Transformer
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
@@ -59,26 +58,17 @@ def planned(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -
     return Plan(program, analysis, layers, layout, normalisation, divisions_of(layers, spans, factors))
 
 
-def compile_program(
-    program: RegisterProgram, dtype: torch.dtype, tolerance: float | None = None, *, rotated: int = 0
-) -> Transformer:
+def compile_program(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -> Transformer:
     """Plan, certify, build."""
     known = planned(program, dtype, rotated=rotated)
     certificates = known.certificates()
-    require_tolerance(program, certificates, tolerance)
     builder = LayerBuilder(known)
     analysis = known.analysis
     peaks = {one.number: factor_peaks(one, analysis) for one in program.instructions if one.raw.operator == "⊙"}
-    weights = [builder.build(layer, peaks) for layer in known.layers]
+    blocks = [builder.build(layer, peaks, f"layer {i}") for i, layer in enumerate(known.layers, start=1)]
     watches = [layer_to_watches(layer, known.layout, analysis) for layer in known.layers]
     pad = known.normalisation.pad
-    return Transformer(program, known.layout, known.layers, weights, pad, watches, certificates, dtype)
-
-
-def require_tolerance(program: RegisterProgram, certificates: dict[str, Certificate], tolerance: float | None) -> None:
-    promised = certificates[result_name(program)].bound
-    if tolerance is not None and promised > tolerance:
-        raise ToleranceTooTight(f"program {program.name}", tolerance, promised, ", or narrow the domain")
+    return Transformer(program, known.layout, known.layers, blocks, pad, watches, certificates, dtype)
 
 
 def layers_to_layout(

@@ -14,6 +14,7 @@ from emulon.machine.instruction import Instruction, Raw
 from emulon.machine.layout import CODE, DIVIDE, IS_START, PAD, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import square, steepness
 from emulon.machine.tokens import Lookup, Matched, Where, sharpness
+from emulon.machine.transformer import MachineBlock
 
 if TYPE_CHECKING:
     from emulon.machine.compiler import Plan
@@ -45,29 +46,6 @@ class Wires:
     def stacked(self, width: int) -> tuple[Tensor, Tensor]:
         empty = torch.zeros(0, width, dtype=torch.float64, device="cpu")
         return torch.cat([empty, *self.read]), torch.cat([empty, *self.write])
-
-
-@dataclass
-class Weights:
-    """A block: heads (query, key, value: heads × head_width × width), output, MLP, biases and LayerNorm gains.
-
-    `head_owners` and `unit_owners` have the numbers of the instructions that each head and each neuron works for;
-    `head_maps` the map that each head reads by, None where no instruction uses it.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    output: Tensor
-    output_bias: Tensor
-    inward: Tensor
-    outward: Tensor
-    outward_bias: Tensor
-    gain: float
-    mlp_gain: float
-    head_owners: list[list[int]]
-    head_maps: list[str | None]
-    unit_owners: list[int]
 
 
 class Heads(NamedTuple):
@@ -146,7 +124,7 @@ class LayerBuilder(BlockBuilder):
         super().__init__(plan, lambda where: sharpness(where, tokens, dtype), range(plan.layout.head_width))
         self.square = square(dtype)
 
-    def build(self, layer: ScheduledLayer, peaks: dict[int, tuple[float, float]]) -> Weights:
+    def build(self, layer: ScheduledLayer, peaks: dict[int, tuple[float, float]], name: str) -> MachineBlock:
         """`peaks` gives, by instruction number, the bounds X and Y of a product's factors."""
         attention = wires(self.layout, layer, self.dirty)
         mlp = Wires()
@@ -171,9 +149,18 @@ class LayerBuilder(BlockBuilder):
             self._clip(mlp, one)
         inward, outward = mlp.stacked(self.layout.width)
         heads = self.heads(attention)
-        output = heads.output.permute(2, 0, 1).flatten(1)
-        parts = (*heads[:3], output, output_bias, inward, outward.mT, outward_bias)
-        return Weights(*parts, gain, mlp_gain, heads.owners, heads.maps, mlp.owners)
+        parts = {
+            "attention": torch.stack(heads[:3]).flatten(0, 2),
+            "output": heads.output.permute(2, 0, 1).flatten(1),
+            "output_bias": output_bias,
+            "inward": inward,
+            "outward": outward.mT,
+            "outward_bias": outward_bias,
+            "gain": torch.full_like(output_bias, gain),
+            "mlp_gain": torch.full_like(output_bias, mlp_gain),
+        }
+        stored = {part: each.to(self.normalisation.dtype).contiguous() for part, each in parts.items()}
+        return MachineBlock(name, stored, heads.owners, heads.maps, mlp.owners)
 
     def _divisor(self, rows: Wires, instruction: Instruction, division: Division) -> None:
         """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""

@@ -265,15 +265,11 @@ class RegisterProgram:
         self.output = output
         return self
 
-    def compile(self, dtype: torch.dtype = torch.float64, *, tolerance: float | None = None) -> Transformer:
-        """The frozen transformer that runs this program; its certificate holds in this dtype.
-
-        Refused if the certificate's bound is above `tolerance`. No setting depends on it: every scale is already
-        the best for domain and dtype.
-        """
+    def compile(self, dtype: torch.dtype = torch.float64) -> Transformer:
+        """The frozen transformer that runs this program; its certificate holds in this dtype."""
         from emulon.machine.compiler import compile_program
 
-        return compile_program(self, dtype, tolerance)
+        return compile_program(self, dtype)
 
     def __str__(self) -> str:
         count = len(self.instructions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +19,6 @@ from emulon.certify.domain import require_shape
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine.carry_out import distance
-from emulon.machine.layer import Weights
 from emulon.machine.layout import ZERO, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram
@@ -49,7 +49,11 @@ class RangeWatch:
 
 
 class MachineBlock(nn.Module):
-    """One block; its weights are buffers, so no optimiser can ever see them."""
+    """One block; its weights are buffers, so no optimiser can ever see them.
+
+    `head_owners` and `unit_owners` have the numbers of the instructions that each head and each neuron works for;
+    `head_maps` the map that each head reads by, None where no instruction uses it.
+    """
 
     attention: Tensor
     output: Tensor
@@ -60,19 +64,19 @@ class MachineBlock(nn.Module):
     gain: Tensor
     mlp_gain: Tensor
 
-    def __init__(self, weights: Weights, dtype: torch.dtype, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        parts: Mapping[str, Tensor],
+        head_owners: list[list[int]],
+        head_maps: list[str | None],
+        unit_owners: list[int],
+    ) -> None:
         super().__init__()
-        self.name = name
-        self.head_owners, self.head_maps = weights.head_owners, weights.head_maps
-        self.unit_owners = weights.unit_owners
-        self.heads, width = weights.query.shape[0], weights.output.shape[0]
-        gains = {"gain": weights.gain, "mlp_gain": weights.mlp_gain}
-        attention = torch.stack([weights.query, weights.key, weights.value])  # 3 × heads × head_width × width
-        self.register_buffer("attention", attention.flatten(0, 2).to(dtype))
-        for part in ("output", "output_bias", "inward", "outward", "outward_bias"):
-            self.register_buffer(part, getattr(weights, part).to(dtype).contiguous())
-        for part, gain in gains.items():
-            self.register_buffer(part, torch.full((width,), gain, dtype=torch.float64, device="cpu").to(dtype))
+        self.name, self.heads = name, len(head_owners)
+        self.head_owners, self.head_maps, self.unit_owners = head_owners, head_maps, unit_owners
+        for part, each in parts.items():
+            self.register_buffer(part, each)
 
     @property
     def units(self) -> int:
@@ -134,7 +138,7 @@ class Transformer(SealedModule):
         program: What was compiled.
         layout: Where its registers stand.
         layers: Which instructions each block executes.
-        weights: The blocks' parameters.
+        blocks: Their weights.
         pad: The number that LayerNorm's pads hold.
         watches: Bounds on registers that are checked while it runs, by layer.
         certificates: Error bounds by register.
@@ -149,7 +153,7 @@ class Transformer(SealedModule):
         program: RegisterProgram,
         layout: RegisterLayout,
         layers: list[ScheduledLayer],
-        weights: list[Weights],
+        blocks: list[MachineBlock],
         pad: float,
         watches: list[list[RangeWatch]],
         certificates: dict[str, Certificate],
@@ -158,10 +162,9 @@ class Transformer(SealedModule):
         super().__init__()
         self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
         self.layers, self._certificates = layers, certificates
-        self.blocks = nn.ModuleList(MachineBlock(one, dtype, f"layer {i}") for i, one in enumerate(weights, start=1))
+        self.blocks = nn.ModuleList(blocks)
         self.register_buffer("positions", layout.positions(pad).to(dtype))
-        gain = torch.full((layout.width,), weights[0].gain, dtype=torch.float64, device="cpu")
-        self.register_buffer("final_gain", gain.to(dtype))
+        self.register_buffer("final_gain", blocks[0].gain.clone())
 
     @property
     def depth(self) -> int:

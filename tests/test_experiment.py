@@ -37,7 +37,7 @@ def experiments(diabetes: Data) -> list[Experiment]:
         data = dataclasses.replace(data, x_train=data.x_train[:160], y_train=data.y_train[:160])
         fitting = {name: named for name, named in runnable().items() if kind_of(named) == data.kind}
         every += run_experiments([fitting[name] for name in fitting if name in CONVERGE], [data], steps=500)
-        every += run_experiments([fitting[name] for name in fitting if name not in CONVERGE], [data])
+        every += run_experiments([fitting[name] for name in fitting if name not in CONVERGE], [data], steps=60)
     return every
 
 

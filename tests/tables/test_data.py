@@ -123,7 +123,7 @@ def test_with_an_intercept_every_column_is_centred_and_losses_that_need_one_get_
     x, _ = data.problem(poisson())
     assert (x[:, -1] == 1).all() and data.names(poisson()) == (*data.features, "intercept")
     plain = load(str(houses(tmp_path)), "price", standardize=False, intercept=True)
-    np.testing.assert_allclose(plain.x_train[:, 0], data.x_train[:, 0] * data.columns[0].size)
+    np.testing.assert_allclose(plain.x_train[:, 0], data.x_train[:, 0] * data.size[0])
     raw = load(str(houses(tmp_path)), "price", standardize=False)
     np.testing.assert_array_equal(raw.problem(squared())[1], raw.y_train)
     assert raw.x_train[:, 0].mean() > 50

@@ -49,7 +49,7 @@ def test_a_saved_model_predicts_by_its_weights_in_original_units(tmp_path, table
     )
     np.testing.assert_allclose(model.predict(new), np.exp(scores) if name == "poisson" else scores, rtol=1e-9)
     assert [note for note in model.notes(new) if "castle" in note] and model.bound == run.bounds.bound
-    raw = data.x_test.numpy() * [c.size for c in data.columns] + [c.center for c in data.columns]
+    raw = data.x_test.numpy() * data.size + data.center
     kinds = ["flat" if row[data.features.index("kind=flat")] > 0.5 else "house" for row in raw]
     own = {name: raw[:, data.features.index(name)].astype(str).tolist() for name in ("size", "age")}
     np.testing.assert_allclose(model.predict(Cells(own | {"kind": kinds})), answers(run, data, data.x_test), rtol=1e-9)
@@ -83,8 +83,8 @@ def set_at(table, path, value):
         (("models", 0, "weights"), [[1.0]], "as many weights as columns"),
         (("models", 0, "weights"), [], "0 rows of weights"),
         (("models", 0, "intercepts", 0), float("inf"), "not finite"),
-        (("models", 0, "columns", 0, "size"), 0.0, "no scale, range, levels or formats"),
-        (("models", 0, "columns", 0, "kind"), "date", "no scale, range, levels or formats"),
+        (("models", 0, "columns", 0, "low"), 1e9, "no range, levels or formats"),
+        (("models", 0, "columns", 0, "kind"), "date", "no range, levels or formats"),
         (("models", 0, "columns", 0, "kind"), "word", "not one of number, date, category"),
         (("models", 0, "baseline"), "much", "could not convert"),
         (("models", 0, "response"), "class", "with 0 classes"),

@@ -34,8 +34,6 @@ MARKS |= frozenset([".", "..", "...", "*", "#value!", "#div/0!"])
 ENOUGH = 0.9
 MOST_LEVELS = 20
 GAP = "missing"
-# Variance below this, relative to the numbers' squares, is a constant and rounding.
-CONSTANT = 1e-12
 IDENTIFIERS = re.compile(r"(.*[^a-z])?(id|ids|uuid|guid|index|idx|row|nr|no|number|key|unnamed: 0)", re.IGNORECASE)
 
 ColumnKind = Literal["number", "date", "category"]
@@ -232,7 +230,7 @@ def level_of(cell: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the matrix, (value − center)/size, and how its value is read from the column `source` of a table.
+    """A column of the matrix, and how its values are read from the column `source` of a table.
 
     The value is the number in the cell; or the days since 1970 of its date; or 1 where the cell's category is among
     `levels` (with `others`: is not among them) and 0 elsewhere. `fill` stands for a missing number or date. `low` and
@@ -246,14 +244,12 @@ class Column:
     formats: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     others: bool = False
-    center: float = 0.0
-    size: float = 1.0
     fill: float = 0.0
     low: float = 0.0
     high: float = 1.0
 
     def values(self, cells: Cells) -> np.ndarray:
-        """The values of all rows, before they are centred and scaled."""
+        """The values of all rows."""
         if self.kind == "category":
             found: np.ndarray = np.isin(cells.levels(self.source), self.levels, invert=self.others).astype(np.float64)
             return found
@@ -270,20 +266,13 @@ class Cells:
 
     def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
         self.columns = columns
-        self._read = cache(self._numbers)
+        self.numbers = cache(self._numbers)
         self.levels = cache(self._levels)
 
-    def numbers(self, column: Column) -> np.ndarray:
-        """Numbers, or dates in days; NaN where a cell is missing or cannot be read.
-
-        Raises:
-            BadData: More than a tenth of the cells cannot be read, or a number is infinite.
-        """
-        return self._read(column.source, column.kind == "date", column.decimal, column.formats)
-
-    def _numbers(self, source: str, dates: bool, decimal: Decimal, formats: tuple[str, ...]) -> np.ndarray:
-        cells = self.columns[source]
-        numbers = dates_of(cells, formats) if dates else numbers_of(cells, decimal)
+    def _numbers(self, column: Column) -> np.ndarray:
+        """Numbers, or dates in days; NaN where a cell is missing or cannot be read, of which there may be few."""
+        cells, source, dates = self.columns[column.source], column.source, column.kind == "date"
+        numbers = dates_of(cells, column.formats) if dates else numbers_of(cells, column.decimal)
         known = [not is_marked(cell) for cell in cells]
         bad = np.isnan(numbers) & known
         if bad.sum() > (1 - ENOUGH) * sum(known):
@@ -402,18 +391,9 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
     return said
 
 
-def scaled(column: Column, rows: np.ndarray, standardize: bool, intercept: bool) -> Column | None:
-    """A column with the center and size of its training rows; None where it is constant on them."""
-    mean, deviation, number = float(rows.mean()), float(rows.std()), column.kind != "category"
-    if deviation**2 <= CONSTANT * np.abs(rows).max() ** 2:
-        return None
-    center = mean if intercept or (number and standardize) else 0.0
-    return replace(column, center=center, size=deviation if number and standardize else 1.0)
-
-
 def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:
     """The rows of a table as rows of numbers."""
-    return np.column_stack([(column.values(cells) - column.center) / column.size for column in columns])
+    return np.column_stack([column.values(cells) for column in columns])
 
 
 def read_treatments(words: Sequence[str], names: Sequence[str]) -> dict[str, Treatment]:

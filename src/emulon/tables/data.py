@@ -34,7 +34,6 @@ from emulon.tables.columns import (
     numbers_of,
     read_columns,
     read_treatments,
-    scaled,
     take,
 )
 
@@ -43,6 +42,8 @@ MOST_CLASSES = 20
 # So few different whole numbers may be numbers or names of classes: that is asked.
 DOUBTFUL = 10
 HELD_OUT = 0.2
+# Variance below this, relative to the numbers' squares, is a constant and rounding.
+CONSTANT = 1e-12
 AMES_FEATURES = 20
 INTERCEPT = "intercept"
 DIABETES = ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
@@ -60,6 +61,8 @@ class Data:
         y_train: Targets as they were; `problem(loss)` is what an algorithm sees of them.
         y_test: Held-out targets.
         columns: How each feature is read from a column of the table.
+        center: What was then taken off each feature.
+        size: What each feature was then divided by.
         target: The target's name.
         standardize: Whether numbers and the target were divided by their deviations.
         intercept: Whether columns are centred, which is all that the squared loss needs for an intercept; other losses
@@ -75,6 +78,8 @@ class Data:
     y_train: np.ndarray
     y_test: np.ndarray
     columns: tuple[Column, ...]
+    center: np.ndarray | float = 0.0
+    size: np.ndarray | float = 1.0
     target: str = "target"
     standardize: bool = True
     intercept: bool = False
@@ -153,10 +158,9 @@ class Data:
         For counts they are those of the rate's logarithm, for classes those of the decision value.
         """
         units, ones = self.encoded(loss), self.with_ones(loss)
-        center, size = (np.array([getattr(one, part) for one in self.columns]) for part in ("center", "size"))
         inner, extra = (weights[..., :-1], weights[..., -1]) if ones else (weights, np.zeros(weights.shape[:-1]))
-        coefficients = units.scale * inner / size
-        return coefficients, np.asarray(units.scale * extra + units.shift - coefficients @ center)
+        coefficients = units.scale * inner / self.size
+        return coefficients, np.asarray(units.scale * extra + units.shift - (coefficients * self.center).sum(axis=-1))
 
     def score(self, answers: np.ndarray) -> float:
         """On the held-out rows: R² for regression, accuracy for classification."""
@@ -307,21 +311,22 @@ def prepare(
     if not found:
         why = "; ".join(f"column {name!r} {reason}" for name, reason in reasons)
         raise BadData(f"{table.name} has no feature to learn from{': ' + why if why else ''}")
-    cells = Cells(table.columns)
-    fitted = (scaled(column, column.values(cells)[train], standardize, intercept) for column in found)
-    columns = tuple(column for column in fitted if column is not None)
-    if not columns:
+    values = matrix(found, Cells(table.columns))
+    mean, deviation, largest = values[train].mean(axis=0), values[train].std(axis=0), np.abs(values[train]).max(axis=0)
+    kept = np.flatnonzero(deviation**2 > CONSTANT * largest**2)
+    if not kept.size:
         raise BadData(f"every feature of {table.name} is constant on the training rows")
-    x = matrix(columns, cells)
     notes = []
-    if features and features < len(columns):
+    if features and features < len(kept):
         from sklearn.feature_selection import SelectKBest, f_classif, f_regression
 
         test_of = f_regression if kind == "regression" else f_classif
-        keep = SelectKBest(test_of, k=features).fit(x[train], y[train]).get_support(indices=True)
-        x, columns = x[:, keep], tuple(columns[i] for i in keep)
+        kept = kept[SelectKBest(test_of, k=features).fit(values[train][:, kept], y[train]).get_support()]
         notes.append(f"kept the {features} features most correlated with the target")
-    x_train, x_test = (torch.from_numpy(np.ascontiguousarray(x[rows])) for rows in (train, test))
+    columns = tuple(found[i] for i in kept)
+    numbers = np.array([standardize and column.kind != "category" for column in columns])
+    center, size = np.where(numbers | intercept, mean[kept], 0.0), np.where(numbers, deviation[kept], 1.0)
+    x_train, x_test = (torch.from_numpy((values[rows][:, kept] - center) / size) for rows in (train, test))
     return Data(
         name=table.name,
         kind=kind,
@@ -330,6 +335,8 @@ def prepare(
         y_train=y[train],
         y_test=y[test],
         columns=columns,
+        center=center,
+        size=size,
         target=table.target,
         standardize=standardize,
         intercept=intercept,

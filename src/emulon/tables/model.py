@@ -19,7 +19,7 @@ from emulon.interpreter import Run
 from emulon.tables.columns import GAP, BadData, Cells, Column, Table, is_missing, listed, matrix
 from emulon.tables.data import Data, score, targets_of
 
-FORMAT = 3
+FORMAT = 4
 # A number this part of the training rows' range beyond its end is only a little outside.
 MARGIN = 0.1
 # The algorithm whose scores are log-odds.
@@ -38,7 +38,7 @@ class FittedModel:
         response: What a score becomes: the number itself, its exponential, or a class.
         classes: The classes' names; empty for regression.
         columns: How features are read from a table.
-        weights: (classes, features), of columns as they were scaled; one row for two classes.
+        weights: (classes, features), of columns in their own units; one row for two classes.
         intercepts: One for each row of weights.
         baseline: The answer without any feature: the training rows' mean or most frequent class.
         bound: The proved bound on the error of this run's weights.
@@ -58,9 +58,7 @@ class FittedModel:
     @classmethod
     def of(cls, name: str, run: Run, data: Data) -> FittedModel:
         loss = run.program.loss
-        units, ones = data.encoded(loss), data.with_ones(loss)
-        rows = np.atleast_2d(run.weights.double().numpy())
-        extra = rows[:, -1] if ones else np.zeros(len(rows))
+        weights, intercepts = data.original(np.atleast_2d(run.weights.double().numpy()), loss)
         classes = tuple(map(str, data.classes)) if data.kind == "classification" else ()
         return cls(
             algorithm=name,
@@ -69,8 +67,8 @@ class FittedModel:
             response="class" if classes else "rate" if loss.link.name == "rate" else "number",
             classes=classes,
             columns=data.columns,
-            weights=tuple(map(tuple, (units.scale * (rows[:, :-1] if ones else rows)).tolist())),
-            intercepts=tuple((units.scale * extra + units.shift).tolist()),
+            weights=tuple(map(tuple, weights.tolist())),
+            intercepts=tuple(intercepts.tolist()),
             baseline=repr(data.baseline) if data.kind == "regression" else str(data.baseline),
             bound=run.bounds.bound,
         )
@@ -231,9 +229,9 @@ def _require_sound(model: FittedModel) -> None:
         numbers = []
     numbers += [*model.intercepts, *(weight for row in model.weights for weight in row)]
     for column in model.columns:
-        numbers += [column.center, column.size, column.fill, column.low, column.high]
+        numbers += [column.fill, column.low, column.high]
         needed = {"number": True, "date": bool(column.formats), "category": bool(column.levels)}[column.kind]
-        if not column.size > 0 or column.low > column.high or not needed:
-            raise ValueError(f"its column {column.name!r:.40} has no scale, range, levels or formats")
+        if column.low > column.high or not needed:
+            raise ValueError(f"its column {column.name!r:.40} has no range, levels or formats")
     if not all(map(math.isfinite, numbers)) or not model.bound >= 0:
         raise ValueError("it has numbers that are not finite, or a negative bound")

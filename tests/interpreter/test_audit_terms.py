@@ -17,7 +17,6 @@ from emulon.interpreter.audit import (
     _norm,
     audited,
 )
-from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.enclosure import distance_to_exact
 from emulon.interpreter.plan import Plan, domain_from_data
 
@@ -88,20 +87,6 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
         torch.testing.assert_close((low, high), (least, most), rtol=1e-9, atol=0.0)
 
 
-@pytest.mark.parametrize(
-    ("lowest", "highest", "edges"),
-    [(0.25, 1.0, (0.25 * 0.5, 1.0 * 3.0)), (-0.5, 0.75, (-0.5 * 3.0, 0.75 * 3.0)), (-1.0, -0.25, (-3.0, -0.25 * 0.5))],
-)
-@pytest.mark.parametrize("step_size", [0.1, 0.55])
-def test_a_steps_ratio_is_that_of_its_flattest_or_steepest_direction(lowest, highest, edges, step_size) -> None:
-    """Hessians lie between lowest·λ and highest·λ, λ the smallest or the largest as signs will have it."""
-    plan = plan_of(GradientDescent(as_loss("squared"), 1, step_size, l2=0.2))
-    low, top = torch.tensor([0.5], dtype=f64), torch.tensor([3.0], dtype=f64)
-    found = PathError(plan, X, Y, PATH[:2])._ratio(lowest, highest, low, top).item()
-    wanted = max(abs(1 - Fraction(step_size) * (Fraction(0.2) + Fraction(edge))) for edge in edges)
-    assert wanted + Fraction(1, 10**15) <= Fraction(found) <= (wanted + Fraction(1, 10**15)) * (1 + Fraction(2, 10**15))
-
-
 def test_a_reach_counts_every_rounding_of_a_residual() -> None:
     """Products of d features, their sum and −y, by the magnitudes of all of them."""
     plan = plan_of(GradientDescent(as_loss("log_cosh"), 3, 0.3))
@@ -116,17 +101,6 @@ def test_a_reach_counts_every_rounding_of_a_residual() -> None:
         for end, found in ((min(residuals), Fraction(least)), (max(residuals), Fraction(most))):
             assert room / 2 <= abs(found - end) <= 4 * room
         assert Fraction(least) < min(residuals) and max(residuals) < Fraction(most)
-
-
-def test_the_least_slopes_of_many_intervals_are_below_those_of_each_and_near_them() -> None:
-    f = parse("tanh(t)")
-    low = torch.tensor([-3.0, -0.5, 0.25, 2.0, 1.0], dtype=f64)
-    high = torch.tensor([-1.0, 0.5, 0.75, 3.0, 1.0], dtype=f64)
-    found, beyond = Slopes(f).lowest_of(low, high), 3 * 6.0 / 64  # two cells, and the one before the first
-    for below, left, right in zip(found.tolist(), low.tolist(), high.tolist(), strict=True):
-        farthest = max(abs(left), abs(right))
-        assert 0.95 / math.cosh(farthest + beyond) ** 2 <= below <= 1 / math.cosh(farthest) ** 2
-    assert Slopes(f).lowest_of(low, torch.full_like(low, math.inf)).tolist() == [-math.inf] * 5
 
 
 def test_weighted_eigenvalues_are_below_the_exact_ones_by_rounding_alone() -> None:

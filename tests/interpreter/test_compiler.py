@@ -14,7 +14,6 @@ from emulon.algorithms import (
     GradientDescent,
     LinearRegression,
     LogCoshRegression,
-    LogisticRegression,
     Loss,
     NewtonLeastSquares,
     PoissonRegression,
@@ -55,24 +54,6 @@ def test_a_kink_that_keeps_a_tolerance_from_being_met_takes_few_keys_that_err_li
     # Where the tolerance is met, it is met with both.
     loose = [_found(huber, 7.0, 1e-3, torch.float64, noise, fewer) for fewer in (1.0, 3.0)]
     assert loose[0]["slopes"] == loose[1]["slopes"] and loose[0]["bounds"]["interpolation"] <= 1e-3
-
-
-def test_steps_beyond_one_over_l_do_not_count_on_strong_convexity():
-    x, y = dataset("value")
-    spectrum = torch.linalg.eigvalsh(x.T @ x / len(x))
-    long, short = (LinearRegression(5, step_size=factor / spectrum[-1].item()) for factor in (1.5, 1.0))
-    program = compile(long, data=(x, y))
-    assert program.plan.strong_convexity == 0
-    assert compile(short, data=(x, y)).plan.strong_convexity == pytest.approx(spectrum[0].item())
-    run = Interpreter.fitting(program).run(program, x, y)
-    run.certificate.verify(run.weights, long.run(x, y))
-
-
-def test_a_penalty_makes_old_errors_fade():
-    x, y = dataset("label")
-    few, many = (compile(LogisticRegression(0.1, steps), data=(x, y), tolerance=1e-4) for steps in (200, 400))
-    assert many.plan.growth < 1.01 * few.plan.growth < 200
-    assert compile(LogisticRegression(0.0, 200), data=(x, y), tolerance=1e-4).plan.growth == pytest.approx(400)
 
 
 @pytest.mark.parametrize(

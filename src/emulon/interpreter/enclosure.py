@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+import torch
 from jaxtyping import Float64
 from torch import Tensor
 
@@ -105,12 +107,13 @@ def _gram(x: Tensor, y: Tensor) -> tuple[Any, Any]:
     """XᵀX and Xᵀy, exactly but for the bits of Arb: floats are whole numbers times a power of two, here one for all."""
     from flint import arb, arb_mat, fmpz_mat
 
-    columns = [list(map(float.as_integer_ratio, column)) for column in [*x.mT.tolist(), y.tolist()]]
-    bits = max(below.bit_length() for column in columns for _, below in column) - 1
-    whole = [[above << (bits - below.bit_length() + 1) for above, below in column] for column in columns]
-    products = arb_mat(fmpz_mat(whole[:-1]) * fmpz_mat(whole).transpose()) * arb(2) ** (-2 * bits)
+    mantissas, exponents = np.frexp(torch.cat([x, y.unsqueeze(-1)], dim=-1).mT.numpy())
+    least = int(exponents.min())
+    columns = zip((mantissas * 2.0**53).astype(np.int64).tolist(), (exponents - least).tolist(), strict=True)
+    whole = fmpz_mat([[number << up for number, up in zip(*column, strict=True)] for column in columns])
+    products = arb_mat(whole * whole.transpose()) * arb(2) ** (2 * least - 106)
     entries = products.tolist()
-    return arb_mat([row[:-1] for row in entries]), arb_mat([row[-1:] for row in entries])
+    return arb_mat([row[:-1] for row in entries[:-1]]), arb_mat([row[-1:] for row in entries[:-1]])
 
 
 def _soft_thresholded(v: Any, threshold: Any) -> Any:

@@ -202,15 +202,8 @@ class Interpreter(SealedModule, HubMixin):
         self.require_unchanged()
         return program.certificate_on(self.identity)
 
-    def read(self, s: Float[Tensor, "*shape"], name: str = "layer 1") -> Float[Tensor, "*shape"]:
-        """Layer 1 on numbers θ·x already formed: the softmax over the frozen grid, elementwise."""
-        keys = torch.stack([self.slopes, self.intercepts], dim=-1)
-        queries = torch.stack([s, torch.ones_like(s)], dim=-1).reshape(-1, 2)
-        parts = [attend(part, keys, self.values.unsqueeze(-1), name=name) for part in queries.split(SLICE // len(keys))]
-        return torch.cat(parts).reshape(s.shape) if parts else s.clone()
-
     def read_quickly(self, s: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Like `read`, but for large inputs evaluates only keys of non-negligible weight; certified as `read` is."""
+        """Layer 1 on numbers θ·x already formed, elementwise; of many by the keys of non-negligible weight alone."""
         if s.numel() > at_a_time(FEW, s.device):
             return self.identity.read(s)
         scores = torch.outer(s.reshape(-1), self.slopes).add_(self.intercepts)

@@ -210,7 +210,7 @@ def in_gpt2(program: RegisterProgram, inputs: Inputs, dtype: torch.dtype) -> Hel
 
 def in_llama(program: RegisterProgram, inputs: Inputs, dtype: torch.dtype) -> Held:
     pytest.importorskip("transformers", reason="the target is a stock Llama (pip install 'emulon[hf]')")
-    machine, llama = compile_registers(program, dtype), ARCHITECTURES["llama"]
+    machine, llama = compile_registers(program), ARCHITECTURES["llama"]
     layout = machine.layout
     state = llama.state(llama.weights_of(machine), layout.read(result_name(program))[:1], dtype)
     embedded = machine.positions.to(dtype).expand(*next(iter(inputs.values())).shape[:-2], -1, -1).clone()

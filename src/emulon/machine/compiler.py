@@ -47,13 +47,20 @@ class Plan:
         return certify(self.program, self.analysis, LocalError(normalisation, self.divisions, scale, here, tokens))
 
 
-def planned(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -> Plan:
-    """Validate, analyse, schedule, lay out, choose pads; `rotated` places of every head stay free."""
+def prepared(
+    program: RegisterProgram, dtype: torch.dtype, *, restores: bool = False
+) -> tuple[Analysis, list[ScheduledLayer], dict[int, tuple[float, float]]]:
+    """Ranges, layers, and the interval of every division's divisor."""
     validate(program)
     analysis = analyse(program, dtype)
-    layers = schedule(program.instructions)
-    layout = layers_to_layout(program, layers, analysis, rotated)
     spans = {one.number: divisor_span(one, analysis) for one in divisions(program)}
+    return analysis, schedule(program.instructions, restores=restores), spans
+
+
+def planned(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -> Plan:
+    """Validate, analyse, schedule, lay out, choose pads; `rotated` places of every head stay free."""
+    analysis, layers, spans = prepared(program, dtype)
+    layout = layers_to_layout(program, layers, analysis, rotated)
     normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
     return Plan(program, analysis, layers, layout, normalisation, divisions_of(layers, spans, factors))
 

@@ -81,10 +81,6 @@ def _groups(program: RegisterProgram) -> None:
     for members in groups.values():
         for i, later in enumerate(members):
             for earlier in members[:i]:
-                if later.target.name == earlier.target.name:
-                    raise BadProgram(
-                        f"{later.label} and {earlier.label} overlap: both write {later.target.name} in one layer"
-                    )
                 if earlier.target.name in later.reads:
                     raise BadProgram(
                         f"{later.label} reads {earlier.target.name}, which {earlier.label} writes in the same layer"

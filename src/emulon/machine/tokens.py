@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.certify.domain import require_shape
-from emulon.core.errors import BadProgram, BadShape, OutOfDomain
+from emulon.core.errors import BadProgram, BadShape
 
 START = 0
 
@@ -155,9 +155,6 @@ class Interleaved:
 
     def fill(self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]) -> dict[str, Tensor]:
         """The input registers x and y, (..., tokens, size); `ys` may leave out the last target, which is not used."""
-        for name, part in (("xs", xs), ("ys", ys)):
-            if not part.is_floating_point():
-                raise OutOfDomain(f"{name} is {part.dtype}; convert it to the program's dtype first")
         require_shape(xs, "xs", self.samples, self.features)
         if ys.shape[:-1] != xs.shape[:-2] or ys.shape[-1] not in (self.samples, self.samples - 1):
             raise BadShape(f"ys has shape {tuple(ys.shape)}, wanted {(*xs.shape[:-2], self.samples)}")

@@ -354,10 +354,10 @@ class Llama(PlacesAsTokens):
         return [index for index, layer in enumerate(machine.layers) if layer.divisions]
 
     def compile(self, program: RegisterProgram, dtype: torch.dtype) -> Compiled:
-        return llama_registers.compile_registers(program, dtype)
+        return llama_registers.compile_registers(program)
 
     def plan(self, program: RegisterProgram, dtype: torch.dtype) -> Plan:
-        return llama_registers.plan_llama(program, dtype)
+        return llama_registers.plan_llama(program)
 
     def weights_of(self, machine: Compiled) -> Weights:
         assert isinstance(machine, LlamaMachine)

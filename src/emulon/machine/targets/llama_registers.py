@@ -19,14 +19,13 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate
-from emulon.core.errors import BadProgram, EmulonError
-from emulon.machine.compiler import content, divisions, divisor_span
+from emulon.core.errors import BadProgram
+from emulon.machine.compiler import content, divisions, prepared
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import NOBODY, SWEEP, BlockBuilder, Heads, Wires, demands, wires
-from emulon.machine.layout import DIVIDE, PAD, RegisterLayout, ScheduledLayer, schedule
-from emulon.machine.program import RegisterProgram, validate
-from emulon.machine.ranges import analyse
+from emulon.machine.layout import DIVIDE, PAD, RegisterLayout, ScheduledLayer
+from emulon.machine.program import RegisterProgram
 from emulon.machine.targets.llama_error import GATE, PAD_SIZE, LlamaPlan, exact_norm, sharpness, steepness
 from emulon.machine.tokens import START, Matched, Where
 from emulon.machine.transformer import result_name
@@ -306,36 +305,25 @@ def still_places(size: int, tokens: int) -> list[int]:
     return [j for j in range(size // 2) if THETA ** (-2 * j / size) * tokens <= STILL]
 
 
-def plan_llama(program: RegisterProgram, dtype: torch.dtype = torch.float32) -> LlamaPlan:
-    """Validate, analyse, schedule, lay out, choose divisors.
+def plan_llama(program: RegisterProgram) -> LlamaPlan:
+    """Validate, analyse, schedule, lay out, choose divisors: what certificates and weights follow from.
 
-    Args:
-        program: A register program.
-        dtype: float32, in which stock Llama normalises whatever the dtype of its weights.
-    Returns:
-        What certificates and weights follow from.
-    Raises:
-        BadProgram: The program cannot be compiled.
+    In float32, in which stock Llama normalises whatever the dtype of its weights.
     """
-    if dtype != torch.float32:
-        raise EmulonError("a Llama normalises in float32 whatever the dtype of its weights; compile for float32")
-    validate(program)
-    analysis = analyse(program, dtype)
-    layers = schedule(program.instructions, restores=True)
+    dtype = torch.float32
+    analysis, layers, spans = prepared(program, dtype, restores=True)
     peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
     layout = LlamaLayout(program, layers, peaks, set(program.registers))
-    spans = {one.number: divisor_span(one, analysis) for one in divisions(program)}
     norm, factors = exact_norm(layout.width, content(program, layout, analysis)[0], list(spans.values()), dtype)
     chosen = {number: Division(factor, *spans[number], 0) for number, factor in zip(spans, factors, strict=True)}
     return LlamaPlan(program, analysis, layers, layout, norm, chosen)
 
 
-def compile_registers(program: RegisterProgram, dtype: torch.dtype = torch.float32) -> LlamaMachine:
+def compile_registers(program: RegisterProgram) -> LlamaMachine:
     """Compile a register program into the weights of a stock Llama.
 
     Args:
         program: A register program.
-        dtype: float32.
     Returns:
         The compiled program, with a certificate of every register.
     Raises:
@@ -345,13 +333,13 @@ def compile_registers(program: RegisterProgram, dtype: torch.dtype = torch.float
         >>> machine = compile_registers(program)
         >>> machine.certificate
     """
-    plan = plan_llama(program, dtype)
+    plan = plan_llama(program)
     layout, layers = plan.layout, plan.layers
     assert isinstance(layout, LlamaLayout)
     builder = Builder(plan)
     before = [None, *layers[:-1]]
     blocks = [builder.build(layer, after) for layer, after in zip(layers, before, strict=True)]
-    return LlamaMachine(program, layout, layers, blocks, plan, dtype)
+    return LlamaMachine(program, layout, layers, blocks, plan)
 
 
 def config_of(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:

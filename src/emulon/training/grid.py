@@ -8,8 +8,8 @@ import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from emulon.core.errors import EmulonError, WorkFailed, unknown
 from emulon.core.files import locked, make_folder, write_json
 from emulon.training import PRESETS, BadConfig, RunFolder, TrainConfig, resume, train
 from emulon.training.configuration import Option, option_named, recipe_values
+from emulon.training.fit import Stopped
 
 CURVE = "curve.json"
 
@@ -185,11 +186,28 @@ class Processes(ProcessPoolExecutor):
             gpus.put(_visible_gpus()[k % len(_visible_gpus())])
         super().__init__(count, context, _begin_process, (gpus,))
 
+    def submit(self, run: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        return super().submit(_unless_stopped, run)
+
     def __exit__(self, kind: Any, *rest: Any) -> None:
         if kind is not None:
             for process in multiprocessing.active_children():
                 process.terminate()
         self.shutdown(cancel_futures=True)
+
+
+_stopped: list[Stopped] = []
+
+
+def _unless_stopped(run: Callable[[], str]) -> str:
+    """In a process of the pool, which hands on a run more than there are processes, and cannot take it back."""
+    if _stopped:
+        return str(_stopped[0])
+    try:
+        return run()
+    except Stopped as stopped:
+        _stopped.append(stopped)
+        raise
 
 
 def _begin_process(gpus: Any) -> None:

@@ -90,15 +90,7 @@ ROWS = torch.tensor([[1.0, -3.0]], dtype=torch.float64)
 @pytest.mark.parametrize(
     ("residual", "left_out"),
     # Σ|x| = 4: a later residual may be off by half.
-    [
-        (0.0, True),
-        (1.49, True),
-        (1.51, False),
-        (-1.51, False),
-        (7.51, True),
-        (7.49, False),
-        (9.51, False),
-    ],
+    [(0.0, True), (1.49, True), (1.51, False), (-1.51, False), (7.51, True), (7.49, False), (9.51, False)],
 )
 def test_bands_are_widened_by_what_the_bound_does_to_a_residual(residual: float, left_out: bool) -> None:
     path = torch.tensor([[20.0, 0.0], [residual + 4.0, 0.0]], dtype=torch.float64)

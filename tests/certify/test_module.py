@@ -54,10 +54,7 @@ CHANGES = {
 }
 
 # Certificates beside the first.
-OTHERS = {
-    "looped": [lambda module: module.certificate_after(2)],
-    "machine": [lambda module: module.certificates],
-}
+OTHERS = {"looped": [lambda module: module.certificate_after(2)], "machine": [lambda module: module.certificates]}
 
 
 @pytest.mark.parametrize("name", sorted(MAKERS))

@@ -6,23 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.algorithms import (
-    LassoRegression,
-    LeastSquares,
-    NearestNeighbours,
-    OnlineSGD,
-    RidgeRegression,
-    Zero,
-)
+from emulon.algorithms import LassoRegression, LeastSquares, NearestNeighbours, OnlineSGD, RidgeRegression, Zero
 from emulon.core.errors import EmulonError
-from emulon.identification import (
-    Curve,
-    Interval,
-    analyse,
-    best_ridge,
-    squared_prediction_difference,
-    weight_difference,
-)
+from emulon.identification import Curve, Interval, analyse, best_ridge, squared_prediction_difference, weight_difference
 from emulon.identification.analysis import fresh_queries, weights_on
 from emulon.identification.sampling import bounds, draw, intervals
 from emulon.machine.programs import sgd

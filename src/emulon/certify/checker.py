@@ -187,10 +187,7 @@ def require_whole(certificate: Content) -> None:
     """Entries are of their kinds, tensors of their shapes, and no number makes a small file a long piece of work."""
     program, interpreter, proofs = (certificate[name] for name in ("program", "interpreter", "proofs"))
     facts, phases = program["facts"], ("gradient", "proximal") if program["facts"]["proximal"] else ("gradient",)
-    tensors, cells = (
-        [f"{name}.{part}" for name in phases for part in (*KEYS, "codes")],
-        {name: EDGES for name in phases},
-    )
+    tensors, cells = [f"{name}.{part}" for name in phases for part in (*KEYS, "codes")], dict.fromkeys(phases, EDGES)
     head, line = {"kind": str, "format": str}, dict.fromkeys((*PROVED, "to"), NUMBER) | {"matter": [COUNT]}
     kinds = {
         "program": head | {"facts": ALGORITHM | dict.fromkeys(phases, PHASE)} | dict.fromkeys(tensors, TENSOR),
@@ -401,9 +398,8 @@ def flat(f: str, left: float, right: float, least: float, limit: float, swing: A
 
     In a cell where f may jump this is asked of its chord, and f must not change by more than `swing`.
     """
-    off = arb(
-        0, ((arb(right) - arb(left)) / 2).upper()
-    )  # c + off ends at `right` to the last bit, as in a softmax's cell
+    # c + off ends at `right` to the last bit, as in a softmax's cell.
+    off = arb(0, ((arb(right) - arb(left)) / 2).upper())
     c = arb(right) - off.rad()
     at_c, whole = (evaluated(f, t=arb_series([where, 1], prec=3)) for where in (c, c + off))
     slope = at_c[1] + 2 * whole[2] * off if whole[2].is_finite() else whole[1]
@@ -452,12 +448,9 @@ class Certificate:
         self.program, self.facts, self.line = content["program"], content["program"]["facts"], Softmax(self.interpreter)
         self.domain, spectrum = self.facts["domain"], self.facts["domain"]["spectrum"]
         known = numbers("program/facts", self.facts, STEP) | numbers("program/facts/domain", self.domain, DOMAIN)
-        known |= {
-            "slack": SLACK,
-            "rate": int(self.facts["loss"]["link"] == "rate"),
-            "root": arb(self.facts["momentum"]).sqrt(),
-        }
-        known |= {"largest": spectrum["largest"], "unknown": int(not spectrum["largest"])}
+        known |= {"slack": SLACK, "root": arb(self.facts["momentum"]).sqrt()}
+        known |= {"rate": int(self.facts["loss"]["link"] == "rate"), "unknown": int(not spectrum["largest"])}
+        known["largest"] = spectrum["largest"]
         known |= {"longest": spectrum["norm"] or math.inf}
         self.known = {name: x[0] for name, x in following(FACTS, **known).items()}
         whole = self.facts["rows"] == self.domain["samples"] and not self.facts["l1"]

@@ -192,15 +192,12 @@ def _prove(
         ended = evaluated > MAX_CELLS or ahead > HOPELESS * MAX_CELLS
         queue = []
         for (left, right, _), (error, _, deviation, size) in results:
-            if error <= enough:
-                done.append((error, deviation, size))
-            elif right - left <= narrowest:
-                if not np.isfinite(error):
-                    raise BadExpression(
-                        f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it"
-                    )
-                done.append((error, deviation, size))
-            elif ended:
+            narrow = right - left <= narrowest
+            if narrow and not np.isfinite(error):
+                raise BadExpression(
+                    f"{function.text} is not finite and smooth at t = {left:.6g}; choose an interval without it"
+                )
+            if error <= enough or narrow or ended:
                 done.append((error, deviation, size))
             else:
                 middle = (left + right) / 2
@@ -313,11 +310,8 @@ def _softmax(keys: Keys, left: float, right: float) -> _Softmax:
     dropped = len(rough) - len(near)
     rest = dropped * (abs((arb(float(keys.slopes[first])) - arb(mean)) * radius) + 1 - arb(NEGLIGIBLE)).exp()
     rest = rest + keys.others * arb(-NEGLIGIBLE).exp() * sum(growth, rest)
-    extremes = [
-        float(keys.values.min()),
-        float(keys.values.max()),
-        *([keys.spread, -keys.spread] if keys.others else ()),
-    ]
+    extremes = [float(keys.values.min()), float(keys.values.max())]
+    extremes += [keys.spread, -keys.spread] if keys.others else []
     largest = reduce(arb.max, (abs(arb(x) - arb(guess)) for x in extremes))
     weighted = [g * abs(vr) for g, vr in zip(growth, v, strict=True)]
     return _Softmax(

@@ -14,21 +14,8 @@ from emulon.identification.analysis import (
     telling,
     weight_difference,
 )
-from emulon.identification.identify import (
-    AlgorithmPhase,
-    Identification,
-    Match,
-    identify,
-    over_training,
-)
-from emulon.identification.probes import (
-    HiddenStates,
-    ProbeScores,
-    hidden_states,
-    linear_probe,
-    moments,
-    prefix_weights,
-)
+from emulon.identification.identify import AlgorithmPhase, Identification, Match, identify, over_training
+from emulon.identification.probes import HiddenStates, ProbeScores, hidden_states, linear_probe, moments, prefix_weights
 from emulon.identification.references import REFERENCES, Reference, reference, reference_named
 from emulon.identification.sampling import Curve, Interval, Prefixes, Sampling, draw
 

@@ -85,9 +85,8 @@ def weights_on(
 ) -> ImplicitWeights:
     """The implicit weights on these datasets, from the answers at these inputs."""
     xs, ys = drawn.xs, drawn.ys
-    answers = torch.stack(
-        [predict_queries(predictor, xs[:, :n], ys[:, :n], fresh) for n in drawn.counts], dim=1
-    ).double()
+    asked = [predict_queries(predictor, xs[:, :n], ys[:, :n], fresh) for n in drawn.counts]
+    answers = torch.stack(asked, dim=1).double()
     weights = (torch.linalg.pinv(fresh).unsqueeze(1) @ answers.unsqueeze(-1)).squeeze(-1)
     left = (answers - (fresh.unsqueeze(1) @ weights.unsqueeze(-1)).squeeze(-1)).square().sum(dim=-1)
     total = answers.square().sum(dim=-1)
@@ -145,9 +144,8 @@ def best_ridge(
 
 def ridge_on(drawn: Prefixes, answers: Answers, grid: Sequence[float] = GRID) -> RidgeFit:
     """The same on datasets already drawn and answered."""
-    answered = ridge.respond(
-        drawn, torch.zeros(len(grid), device="cpu").long(), torch.tensor(list(grid), dtype=torch.float64, device="cpu")
-    )
+    ridges = torch.tensor(list(grid), dtype=torch.float64, device="cpu")
+    answered = ridge.respond(drawn, torch.zeros(len(grid), device="cpu").long(), ridges)
     return RidgeFit(tuple(grid), intervals((answered - answers).square().mean(dim=-1).mT / drawn.features))
 
 

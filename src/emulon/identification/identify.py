@@ -142,18 +142,12 @@ class Identification:
         import pandas
 
         rows = [
-            {
-                "reference": match.name,
-                "parameters": match.written_parameters,
-                "unexplained": match.unexplained.value,
-                "low": match.unexplained.low,
-                "high": match.unexplained.high,
-                "weight": match.weight,
-                "ties": match.name in self.ties,
-            }
+            (match.name, match.written_parameters, *dataclasses.astuple(match.unexplained), match.weight)
             for match in self.ranking
         ]
-        return pandas.DataFrame(rows).set_index("reference")
+        columns = ["reference", "parameters", "unexplained", "low", "high", "weight"]
+        frame = pandas.DataFrame(rows, columns=columns).set_index("reference")
+        return frame.assign(ties=frame.index.isin(self.ties))
 
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, and the nearest references below it."""
@@ -328,13 +322,8 @@ class AlgorithmPhase:
     def as_numbers(self) -> dict[str, Any]:
         """What a figure needs: the verdict, and what every reference leaves unexplained."""
         ranking = [dataclasses.asdict(match) | {"label": str(match)} for match in self.identification.ranking]
-        return {
-            "axis": self.axis,
-            "place": self.place,
-            "algorithm": self.identification.algorithm,
-            "limit": self.identification.limit,
-            "ranking": ranking,
-        }
+        own = {"algorithm": self.identification.algorithm, "limit": self.identification.limit, "ranking": ranking}
+        return {"axis": self.axis, "place": self.place, **own}
 
 
 def over_training(

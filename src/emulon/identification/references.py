@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -19,7 +19,7 @@ from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.closed_form import interpolate, inverse_distance
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.names import Registry
-from emulon.identification.sampling import Answers, Prefixes
+from emulon.identification.sampling import Answers, Centred, Prefixes
 from emulon.tasks import RegressionTask, TaskSet
 
 MOST_STEPS = 1000
@@ -89,11 +89,8 @@ class Reference:
         """The predictions with these parameters."""
         integer = parameters[self.integer.name] if self.integer else 0
         continuous = parameters[self.continuous.name] if self.continuous else 0.0
-        setting = (
-            torch.tensor([integer], device="cpu").long(),
-            torch.tensor([continuous], dtype=torch.float64, device="cpu"),
-        )
-        return self.respond(prefixes, *setting)[0]
+        settings = torch.tensor([continuous], dtype=torch.float64, device="cpu")
+        return self.respond(prefixes, torch.tensor([integer], device="cpu").long(), settings)[0]
 
     def fitted(self, parameters: Parameters) -> FittedReference:
         return FittedReference(self, parameters)
@@ -174,6 +171,9 @@ def _largest_penalty(prefixes: Prefixes) -> float:
     return (prefixes.moments.abs() / prefixes.sizes[:, None]).max().item()
 
 
+# The penalty of ridge regression in its three forms, and of the lasso.
+_RIDGE = ContinuousParameter("ridge", 1e-12, 1e6, _mean_square, 64)
+_LASSO = ContinuousParameter("penalty", 1e-6, 1.0, _largest_penalty, 48)
 _STEPS = IntegerParameter("steps", _spread_out(MOST_STEPS))
 _NEWTON_STEPS = IntegerParameter("steps", tuple(range(25)))
 _NEIGHBOURS = IntegerParameter("neighbours", tuple(range(1, MOST_NEIGHBOURS + 1)))
@@ -209,41 +209,34 @@ def least_squares_with_intercept(prefixes: Prefixes, integers: Integers, continu
     return answers.expand(len(integers), *answers.shape)
 
 
-@reference("ridge", "least squares", continuous=ContinuousParameter("ridge", 1e-12, 1e6, _mean_square, 64))
+@reference("ridge", "least squares", continuous=_RIDGE)
 def ridge(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """λ on the sum of squares: (XᵀX + λI)⁻¹Xᵀy."""
     squares = prefixes.spectrum.squares
     return _filtered(prefixes, squares / (squares + _column(continuous)))
 
 
-@reference(
-    "ridge with intercept", "least squares", continuous=ContinuousParameter("ridge", 1e-12, 1e6, _mean_square, 64)
-)
+@reference("ridge with intercept", "least squares", continuous=_RIDGE)
 def ridge_with_intercept(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """λ on the sum of squares and none on the intercept: scikit-learn's Ridge(alpha=λ)."""
-    centred, squares = prefixes.centred, prefixes.centred.spectrum.squares
-    filtered = squares / (squares + _column(continuous))
-    return centred.means + torch.einsum("gbcd,bcd->gbc", filtered, centred.spectrum.shares)
+    squares = prefixes.centred.spectrum.squares
+    return prefixes.centred.means + _filtered(prefixes.centred, squares / (squares + _column(continuous)))
 
 
-@reference(
-    "ridge on the mean", "least squares", continuous=ContinuousParameter("penalty", 1e-12, 1e6, _mean_square, 64)
-)
+@reference("ridge on the mean", "least squares", continuous=replace(_RIDGE, name="penalty"))
 def ridge_on_the_mean(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """λ on the mean of squares: (XᵀX/n + λI)⁻¹Xᵀy/n."""
     means = _means(prefixes)
     return _filtered(prefixes, means / (means + _column(continuous)))
 
 
-@reference("lasso", "least squares", continuous=ContinuousParameter("penalty", 1e-6, 1.0, _largest_penalty, 48))
+@reference("lasso", "least squares", continuous=_LASSO)
 def lasso(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """‖Xw − y‖²/2n + λ‖w‖₁: its predictions are piecewise linear in λ."""
     return _on_path(*prefixes.lasso_path, continuous)
 
 
-@reference(
-    "lasso with intercept", "least squares", continuous=ContinuousParameter("penalty", 1e-6, 1.0, _largest_penalty, 48)
-)
+@reference("lasso with intercept", "least squares", continuous=_LASSO)
 def lasso_with_intercept(prefixes: Prefixes, integers: Integers, continuous: Continuous) -> Predictions:
     """The same with an intercept that is not penalised: scikit-learn's Lasso(alpha=λ)."""
     return prefixes.centred.means + _on_path(*prefixes.centred.lasso_path, continuous)
@@ -362,7 +355,7 @@ def _on_path(knots: Tensor, values: Tensor, penalties: Tensor) -> Tensor:
     return interpolate(knots, values.unsqueeze(-2), wanted).squeeze(-2).movedim(-1, 0)
 
 
-def _filtered(prefixes: Prefixes, response: Tensor) -> Tensor:
+def _filtered(prefixes: Prefixes | Centred, response: Tensor) -> Tensor:
     return torch.einsum("gbcd,bcd->gbc", response, prefixes.spectrum.shares)
 
 
@@ -406,11 +399,8 @@ def task_mixture(vectors: Float[Tensor, "tasks features"]) -> Reference:
         left = squared[:, [n - 1 for n in prefixes.counts]]
         answers_by_task = prefixes.queries @ vectors.mT
         # Setting by setting: there may be thousands of vectors.
-        answers = [
-            (torch.softmax(left / (-2 * noise**2), dim=-1) * answers_by_task).sum(dim=-1)
-            for noise in continuous.tolist()
-        ]
-        return torch.stack(answers)
+        weights = (torch.softmax(left / (-2 * noise**2), dim=-1) for noise in continuous.tolist())
+        return torch.stack([(each * answers_by_task).sum(dim=-1) for each in weights])
 
     noise = ContinuousParameter("noise", 1e-3, 1e2, _deviation, 48)
     return Reference("task mixture", "task mixture", respond, continuous=noise)

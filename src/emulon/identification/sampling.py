@@ -11,6 +11,7 @@ from typing import TypedDict
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from emulon.algorithms.closed_form import lasso_path
 from emulon.core.errors import EmulonError
@@ -233,10 +234,7 @@ class Prefixes:
         if width not in self._kernels:
             kernel = (-self._squared_distances / (self.features * 2.0**width)).exp()
             parts = [_eigen(kernel[:, :n, :n], kernel[:, :n, n], self.ys[:, :n]) for n in self.counts]
-            pads = [(0, self.counts[-1] - n) for n in self.counts]
-            padded = [
-                [torch.nn.functional.pad(one, pad) for one in part] for part, pad in zip(parts, pads, strict=True)
-            ]
+            padded = [[pad(one, (0, self.counts[-1] - one.shape[-1])) for one in part] for part in parts]
             values, products = (torch.stack(part, dim=1) for part in zip(*padded, strict=True))
             self._kernels[width] = KernelSpectrum(values, products)
         return self._kernels[width]
@@ -275,7 +273,6 @@ def _svd(x: Tensor, y: Tensor, query: Tensor, rank: int) -> tuple[Tensor, Tensor
     onto = (vt @ query.unsqueeze(-1)).squeeze(-1)
     shares = onto * (u.mT @ y.unsqueeze(-1)).squeeze(-1) * inverse
     missing = features - sigma.shape[-1]
-    pad = torch.nn.functional.pad
     return pad(torch.where(kept, sigma.square(), 0.0), (0, missing)), pad(shares, (0, missing))
 
 

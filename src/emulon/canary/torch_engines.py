@@ -63,13 +63,17 @@ def _transformers(
     compiled: str = "",
     kernel: str = "",
     tf32: bool = False,
+    fp8: bool = False,
     device: str = "cpu",
 ) -> Opened:
-    """A stock model: `compiled` is a mode of torch.compile, `kernel` a backend of scaled dot-product attention."""
+    """A stock model: `compiled` is a mode of torch.compile, `kernel` a backend of scaled dot-product attention, `fp8`
+    has matrix products of the blocks in float8."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     model = loaded(folder, dtype, attention, device)
+    if fp8:
+        _in_float8(model)
     call = torch.compile(model, mode=compiled) if compiled else model
 
     def run(prompts: Prompts) -> Answers:
@@ -110,6 +114,28 @@ def _transformers(
     return run
 
 
+def _in_float8(model: Any) -> None:
+    """Linear maps but the last multiply numbers of float8 (e4m3), with one scale for the weights and one for the
+    activations of a call, and sum in float32: what inference in float8 usually is."""
+    import torch
+
+    kind = torch.float8_e4m3fn
+
+    def scaled(x: Any) -> tuple[Any, Any]:
+        scale = x.abs().max().float().clamp(min=1e-30) / torch.finfo(kind).max
+        return (x.float() / scale).to(kind), scale
+
+    def forward(x: Any, weight: Any, unit: Any) -> Any:
+        rows, scale = scaled(x.flatten(0, -2))
+        product = torch._scaled_mm(rows, weight.t(), scale_a=scale, scale_b=unit, out_dtype=x.dtype)
+        return product.view(*x.shape[:-1], -1)
+
+    for module in model.get_decoder().modules():
+        if isinstance(module, torch.nn.Linear):
+            weight, unit = scaled(module.weight.detach())
+            module.forward = partial(forward, weight=weight, unit=unit)
+
+
 def _add(name: str, dtype: str, attention: str, *, plain: bool = False, family: str = "llama", **how: Any) -> None:
     """A stock model; one of float64 computes norms and frequencies in float32."""
     about = {key: how[key] for key in ("offset", "device") if key in how} | {"plain": plain, "family": family}
@@ -140,11 +166,11 @@ _add("transformers float32 sdpa compiled", "float32", "sdpa", compiled="default"
 _add("transformers float32 flex", "float32", "flex_attention")
 
 
-def _on_gpu(dtype: str, attention: str, kernel: str = "", compiled: str = "", *, tf32: bool = False) -> None:
+def _on_gpu(dtype: str, attention: str, kernel: str = "", compiled: str = "", **how: bool) -> None:
     mode = {"": "", "default": "compiled"}.get(compiled, f"compiled {compiled}")
-    words = ("cuda transformers", dtype, attention, kernel, "TF32" * tf32, mode)
+    words = ("cuda transformers", dtype, attention, kernel, *(option.upper() for option in how), mode)
     name = " ".join(word for word in words if word)
-    _add(name, dtype, attention, compiled=compiled, kernel=kernel, tf32=tf32, device="cuda")
+    _add(name, dtype, attention, compiled=compiled, kernel=kernel, device="cuda", **how)
 
 
 _on_gpu("float32", "eager")
@@ -158,6 +184,7 @@ for _dtype in ("bfloat16", "float16"):
     for _kernel in ("MATH", "EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION"):
         _on_gpu(_dtype, "sdpa", _kernel)
     _on_gpu(_dtype, "sdpa", compiled="default")
+_on_gpu("bfloat16", "sdpa", fp8=True)
 
 
 def _exported(folder: Path) -> Opened:

@@ -4,23 +4,38 @@ import pytest
 import torch
 from flint import arb
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from emulon.core.errors import OutOfDomain
 from emulon.expressions import parse
 from emulon.looped import LoopedRun
 from fuzz import functions, learning, oracle, solvers
-from fuzz.__main__ import main, try_cases
+from fuzz.__main__ import KINDS, main, try_cases
 from fuzz.data import trees
 
+LOOPED = {"which": "gradient descent", "x": [[0.0]], "y": [1.0], "query": [1.0], "loops": 2, "horizon": 2}
+LOOPED |= {"tolerance": None, "slack": 1.0, "dtype": "float64", "layout": "plain"}
 
-def test_a_planted_violation_is_found_and_made_small(monkeypatch):
+
+def test_a_planted_fault_is_a_violation(monkeypatch):
     exact = LoopedRun._answers
-    wrong = lambda self, state: exact(self, state) + (1e-3 if self.loops >= 2 else 0.0)  # noqa: E731 (the fault)
-    monkeypatch.setattr(LoopedRun, "_answers", wrong)
-    _, error = try_cases("looped", seed=3)
-    assert isinstance(error, oracle.Violation) and "e-03 off" in str(error)
+    monkeypatch.setattr(LoopedRun, "_answers", lambda self, state: exact(self, state) + 1e-3 * (self.loops >= 2))
+    assert oracle.verdict(solvers.check_loop, LOOPED | {"loops": 1}) == "held"
+    with pytest.raises(oracle.Violation, match="e-03 off"):
+        oracle.verdict(solvers.check_loop, LOOPED)
+
+
+def test_a_violation_is_found_and_made_small(monkeypatch):
+    def check(case):
+        if case["loops"] >= 2:
+            raise oracle.Violation("planted")
+
+    cases = st.fixed_dictionaries({"loops": st.integers(0, 6), "x": st.floats(-3, 3)})
+    monkeypatch.setitem(KINDS, "planted", (cases, check, 100))
+    _, error = try_cases("planted", seed=3)
+    assert isinstance(error, oracle.Violation)
     [note] = [note for note in error.__notes__ if "'loops': 2" in note]
-    assert "'x': [[0.0" in note and "]]" in note
+    assert "'x': 0.0" in note
 
 
 def raising(error):

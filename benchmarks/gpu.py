@@ -1,17 +1,22 @@
 """What needs a GPU, in one call: claims in parts, shared by at most three processes, and the speedrun by itself.
 
 `python -m benchmarks.gpu --minutes 9` works through JOBS in order until the time is up. Finished parts and attempts are
-kept in --out, so that the next call resumes; every call ends with the results of what is complete. Three small
-learners at once fill a GPU; more slow each other down. The speedrun's clock counts only with nothing beside it.
-It needs torch and numpy alone.
+kept in --out, so that the next call resumes; every call ends with the results of what is complete. On a machine that
+may go away at any time, --archive FILE has all of them in one file, read at the start and written every few seconds:
+copy it often. Three small learners at once fill a GPU; more slow each other down. The speedrun's clock counts only with
+nothing beside it. It needs torch and numpy alone.
 """
 
 from __future__ import annotations
 
 import sys
+import tarfile
+import threading
 import time
 import traceback
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from itertools import groupby
 from pathlib import Path
 
@@ -23,15 +28,16 @@ from reproduce.claim import SCALES, ScaleName, claim_named
 from reproduce.record import beside, measure, take_parts, write
 
 RECORDS = ("standard", "open")
-RATES = "adam-rates"
 # Most informative for the time first.
 CLAIMS = (
     *("learning-figure-3-width", "learning-figure-4", "emulation-table-1", "emulation-section-5.1"),
     *("emulation-table-3", "emulation-table-2", "algoformer-figure-5", "algoformer-figure-4", "algoformer-figure-3"),
     *("algoformer-figure-2", "learning-figure-3", "learning-figure-1", "learning-figure-2"),
 )
-JOBS = (*RECORDS, RATES, *CLAIMS)
+JOBS = (*RECORDS, *speedrun.COMPARED, *CLAIMS)
 MOST = 3
+# Between two looks at what is to be archived.
+SECONDS = 5.0
 
 
 def arguments() -> Arguments:
@@ -43,6 +49,7 @@ def arguments() -> Arguments:
     parser.add_argument("--seeds", type=whole(1), default=len(speedrun.SEEDS), help="of a speedrun (default: 8)")
     parser.add_argument("--steps", type=whole(0), default=0, help="of a speedrun; default: the track's own")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
+    parser.add_argument("--archive", type=Path, metavar="FILE", help="finished parts as one .tar, in and out of --out")
     return parser
 
 
@@ -54,6 +61,15 @@ def main(words: Sequence[str]) -> int:
             raise EmulonError(unknown("job", job, JOBS))
     deadline = time.time() + 60 * options.minutes
     make_folder(options.out / "bench")
+    with archived(options.archive, options.out) if options.archive else nullcontext():
+        crashed = work_through(options, deadline)
+    if crashed:
+        print(f"benchmarks.gpu: crashed: {', '.join(crashed)}", file=sys.stderr)
+    return 1 if crashed else 0
+
+
+def work_through(options: Namespace, deadline: float) -> list[str]:
+    """The names of the jobs that crashed."""
     crashed = []
     for alone, some in groupby(options.jobs or JOBS, key=lambda job: job in RECORDS):
         jobs = list(some)
@@ -67,9 +83,43 @@ def main(words: Sequence[str]) -> int:
             except Exception:
                 traceback.print_exc()
                 crashed.append(job)
-    if crashed:
-        print(f"benchmarks.gpu: crashed: {', '.join(crashed)}", file=sys.stderr)
-    return 1 if crashed else 0
+    return crashed
+
+
+@contextmanager
+def archived(file: Path, results: Path) -> Iterator[None]:
+    """Unpacks the archive, where there is one, and keeps in it what the work inside adds to the results."""
+
+    def written() -> set[tuple[Path, int]]:
+        paths = [path for pattern in ("claims/**/*.json", "bench/**/*.json") for path in results.glob(pattern)]
+        return {(path, path.stat().st_mtime_ns) for path in paths if path.exists()}
+
+    before, over = written(), threading.Event()
+    if file.exists():
+        with tarfile.open(file) as old:
+            old.extractall(results, filter="data")
+
+    def keep() -> None:
+        kept: set[tuple[Path, int]] = set()
+        while True:
+            last, new = over.wait(SECONDS), written() - before
+            if new != kept:
+                kept = new
+                part = file.with_name(f".{file.name}")
+                with tarfile.open(part, "w") as archive:
+                    for path in sorted(path for path, _ in new if path.exists()):
+                        archive.add(path, path.relative_to(results))
+                part.replace(file)
+            if last:
+                return
+
+    keeper = threading.Thread(target=keep)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()
 
 
 def share(jobs: Sequence[str], scale: ScaleName, steps: int, out: Path, processes: int, deadline: float) -> None:
@@ -83,8 +133,9 @@ def work(jobs: Sequence[str], scale: ScaleName, steps: int, out: Path, processes
     """One process's share. A part that crashes leaves the other jobs to do."""
     for job in jobs:
         try:
-            if job == RATES:
-                speedrun.adam_rates(out, steps=steps, report_progress=Progress(job), deadline=deadline, wait=False)
+            if job in speedrun.COMPARED:
+                shown = Progress(job)
+                speedrun.compared(job, out, steps=steps, report_progress=shown, deadline=deadline, wait=False)
             else:
                 take_parts(claim_named(job), scale, 0, out, Progress(job), processes, deadline)
         except Exception:
@@ -98,11 +149,9 @@ def finish(job: str, scale: ScaleName, seeds: int, steps: int, out: Path, deadli
             job, out, seeds=range(seeds), steps=steps, report_progress=Progress(job), deadline=deadline
         )
         print(job, *speedrun.lines(record), speedrun.keep(job, record, out), sep="\n", flush=True)
-    elif job == RATES:
-        for row in speedrun.adam_rates(out, steps=steps, deadline=0.0):
-            print(
-                f"{job}: rate {row['rate']:g}, after d {row['after_d']:.5f}, after 2d {row['after_2d']:.6f}", flush=True
-            )
+    elif job in speedrun.COMPARED:
+        for name, row in speedrun.compared(job, out, steps=steps, deadline=0.0).items():
+            print(f"{name}: after d {row['after_d']:.5f}, after 2d {row['after_2d']:.6f}", flush=True)
     else:
         claim = claim_named(job)
         result = measure(claim, scale, 0, out, deadline=0.0)

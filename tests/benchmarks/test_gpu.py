@@ -19,6 +19,7 @@ def tiny(monkeypatch):
     track = speedrun.TRACKS["standard"].changed(**TINY, start_features=1, layers=1)
     monkeypatch.setattr(speedrun, "TRACKS", {"standard": track})
     monkeypatch.setattr(speedrun, "ADAM", track.changed(optimiser="adam"))
+    monkeypatch.setattr(speedrun, "VARIANTS", {"as it is": {}, "1 head": {"heads": 1}})
     training = figure_3.QUICK | {"steps": 2, "width": 8, "heads": 2}
     sizes = {"training": training, "widths": [4, 8], "datasets": 16, "seeds": 2}
     claim = dataclasses.replace(claim_named(WIDTH), scales={"gpu": Scale(1, sizes)})
@@ -32,7 +33,7 @@ def run(out, *words):
 def test_jobs_are_measured_once_and_put_together(tiny, tmp_path, capsys, monkeypatch):
     assert run(tmp_path, "--minutes", "9", "--processes", "1") == 0
     said = capsys.readouterr().out
-    assert said.count("adam-rates: rate") == 5 and f"{WIDTH}: " in said and "no record" in said
+    assert said.count("adam at ") == 5 and f"{WIDTH}: " in said and "no record" in said
     record = json.loads((tmp_path / "bench" / "speedrun.json").read_text())["standard"]
     assert [each["seed"] for each in record["attempts"]] == [0, 1]
     result = json.loads((tmp_path / "claims" / f"{WIDTH}.gpu.json").read_text())
@@ -40,7 +41,20 @@ def test_jobs_are_measured_once_and_put_together(tiny, tmp_path, capsys, monkeyp
     monkeypatch.setattr(speedrun, "fit", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr("reproduce.learners.fit", lambda *_, **__: pytest.fail("trained again"))
     assert run(tmp_path, "--minutes", "9", "--processes", "1") == 0
-    assert capsys.readouterr().out.count("adam-rates: rate") == 5
+    assert capsys.readouterr().out.count("adam at ") == 5
+
+
+def test_another_machine_goes_on_with_what_an_archive_holds(tiny, tmp_path, capsys, monkeypatch):
+    file = tmp_path / "parts.tar"
+    jobs = ["variants", WIDTH, "--minutes", "9", "--processes", "1", "--steps", "2", "--archive", str(file)]
+    assert gpu.main([*jobs, "--out", str(tmp_path / "first")]) == 0
+    found = capsys.readouterr().out
+    assert found.count("1 head, seed") == found.count("as it is, seed") == 2
+    monkeypatch.setattr(speedrun, "fit", lambda *_, **__: pytest.fail("trained again"))
+    assert gpu.main([*jobs[:1], *jobs[2:], "--out", str(tmp_path / "second")]) == 0
+    assert capsys.readouterr().out == "".join(line for line in found.splitlines(True) if ", seed" in line)
+    results = [tmp_path / name / "claims" / f"{WIDTH}.gpu.json" for name in ("first", "second")]
+    assert results[0].read_text() == results[1].read_text()
 
 
 def test_after_its_time_nothing_is_begun_and_no_result_is_written(tmp_path, capsys):
@@ -55,7 +69,7 @@ def test_a_job_that_crashes_leaves_the_others_to_do(tiny, tmp_path, capsys, monk
     monkeypatch.setattr(speedrun, "speedrun", lambda *_, **__: 1 / 0)
     assert run(tmp_path, "--minutes", "9", "--processes", "1") == 1
     said = capsys.readouterr()
-    assert "crashed: standard" in said.err and said.out.count("adam-rates: rate") == 5
+    assert "crashed: standard" in said.err and said.out.count("adam at ") == 5
 
 
 def test_jobs_have_a_gpu_scale_and_unknown_ones_are_refused(tmp_path):

@@ -19,7 +19,7 @@ def tiny(monkeypatch):
     track = speedrun.TRACKS["standard"].changed(**TINY, start_features=1, layers=1)
     monkeypatch.setattr(speedrun, "TRACKS", {"standard": track})
     monkeypatch.setattr(speedrun, "ADAM", track.changed(optimiser="adam"))
-    monkeypatch.setattr(speedrun, "VARIANTS", {"as it is": {}, "1 head": {"heads": 1}})
+    monkeypatch.setattr(speedrun, "VARIANTS", {"4 heads": {"heads": 4}, "1 head": {"heads": 1}})
     training = figure_3.QUICK | {"steps": 2, "width": 8, "heads": 2}
     sizes = {"training": training, "widths": [4, 8], "datasets": 16, "seeds": 2}
     claim = dataclasses.replace(claim_named(WIDTH), scales={"gpu": Scale(1, sizes)})
@@ -49,7 +49,7 @@ def test_another_machine_goes_on_with_what_an_archive_holds(tiny, tmp_path, caps
     jobs = ["variants", WIDTH, "--minutes", "9", "--processes", "1", "--steps", "2", "--archive", str(file)]
     assert gpu.main([*jobs, "--out", str(tmp_path / "first")]) == 0
     found = capsys.readouterr().out
-    assert found.count("1 head, seed") == found.count("as it is, seed") == 2
+    assert found.count("1 head, seed") == found.count("4 heads, seed") == 2
     monkeypatch.setattr(speedrun, "fit", lambda *_, **__: pytest.fail("trained again"))
     assert gpu.main([*jobs[:1], *jobs[2:], "--out", str(tmp_path / "second")]) == 0
     assert capsys.readouterr().out == "".join(line for line in found.splitlines(True) if ", seed" in line)

@@ -34,7 +34,7 @@ def experiment():
         x[12:],
         y[:12],
         y[12:],
-        tuple(Column(name, name, "number") for name in "abc"),
+        tuple(Column(name, "number") for name in "abc"),
     )
     return run_experiments([Ridge, LogCoshRegression], [data], steps=4)[0]
 

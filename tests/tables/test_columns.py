@@ -90,7 +90,7 @@ def test_day_and_month_are_not_exchanged_within_a_column():
     ],
 )
 def test_what_a_column_is_taken_for_is_said(name, cells, asked, reason):
-    assert take(name, cells, np.arange(len(cells)), asked).reason.startswith(reason)
+    assert take(name, cells, np.arange(len(cells)), asked)[1].startswith(reason)
 
 
 def test_what_cannot_be_asked_for_is_refused():

@@ -15,7 +15,6 @@ from damage import alter_json, cases, damage_bytes
 from emulon.cli import main
 from emulon.run import algorithm_named, answers, run_experiments
 from emulon.tables import BadData
-from emulon.tables.columns import Cells
 from emulon.tables.data import load
 from emulon.tables.model import FittedModel, load_models, save_models
 
@@ -44,15 +43,13 @@ def test_a_saved_model_predicts_by_its_weights_in_original_units(tmp_path, table
     w = dict(zip(data.features, coefficients.tolist(), strict=True))
     rows = [("flat", 100, 5), ("house", 60, 9), ("castle", 500, 5)]
     scores = [intercept + w["size"] * a + w["age"] * b + w.get(f"kind={kind}", 0.0) for kind, a, b in rows]
-    new = Cells(
-        {name: [str(cell) for cell in cells] for name, *cells in zip(("kind", "size", "age"), *rows, strict=True)}
-    )
+    new = {name: [str(cell) for cell in cells] for name, *cells in zip(("kind", "size", "age"), *rows, strict=True)}
     np.testing.assert_allclose(model.predict(new), np.exp(scores) if name == "poisson" else scores, rtol=1e-9)
     assert [note for note in model.notes(new) if "castle" in note] and model.bound == run.bounds.bound
     raw = data.x_test.numpy() * data.size + data.center
     kinds = ["flat" if row[data.features.index("kind=flat")] > 0.5 else "house" for row in raw]
     own = {name: raw[:, data.features.index(name)].astype(str).tolist() for name in ("size", "age")}
-    np.testing.assert_allclose(model.predict(Cells(own | {"kind": kinds})), answers(run, data, data.x_test), rtol=1e-9)
+    np.testing.assert_allclose(model.predict(own | {"kind": kinds}), answers(run, data, data.x_test), rtol=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +77,13 @@ def set_at(table, path, value):
         (("format",), 99, "another format"),
         (("models",), [], "holds no model"),
         (("models",), {}, "not of type list"),
-        (("models", 0, "weights"), [[1.0]], "as many weights as columns"),
+        (("models", 0, "weights"), [[1.0]], "as many weights as features"),
         (("models", 0, "weights"), [], "0 rows of weights"),
         (("models", 0, "intercepts", 0), float("inf"), "not finite"),
-        (("models", 0, "columns", 0, "low"), 1e9, "no range, levels or formats"),
-        (("models", 0, "columns", 0, "kind"), "date", "no range, levels or formats"),
+        (("models", 0, "columns", 0, "low"), 1e9, "no range or no formats"),
+        (("models", 0, "columns", 0, "kind"), "date", "no range or no formats"),
+        (("models", 0, "columns", 0, "kind"), "category", "has not the levels"),
+        (("models", 0, "columns", 0, "kept"), [1], "has not the levels"),
         (("models", 0, "columns", 0, "kind"), "word", "not one of number, date, category"),
         (("models", 0, "baseline"), "much", "could not convert"),
         (("models", 0, "response"), "class", "with 0 classes"),

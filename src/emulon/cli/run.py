@@ -38,7 +38,7 @@ from emulon.interpreter.compiler import tolerance_missed
 from emulon.report.page import write
 from emulon.report.terminal import note, progress, say, table
 from emulon.run import Experiment, Result, algorithms_asked, common_kind, run_experiments
-from emulon.tables.columns import DATASETS, Cells, read_columns
+from emulon.tables.columns import DATASETS, read_columns
 from emulon.tables.data import INTERCEPT, Data, load_each
 from emulon.tables.model import FittedModel, load_models, save_models
 
@@ -361,13 +361,12 @@ def predict_main(options: PredictOptions) -> int:
     models, columns = load_models(options.model), read_columns(options.data)
     for model in models:
         model.require(columns, str(options.data))
-    cells = Cells(columns)
-    answers = {model.target: model.predict(cells) for model in models}
+    answers = {model.target: model.predict(columns) for model in models}
     shown = dict(answers)
     for model in models if options.proba else ():
-        shares = model.probabilities(cells).T
+        shares = model.probabilities(columns).T
         shown |= {f"{model.target}={name}": share for name, share in zip(model.classes, shares, strict=True)}
-    for text in dict.fromkeys(text for model in models for text in model.notes(cells)):
+    for text in dict.fromkeys(text for model in models for text in model.notes(columns)):
         note(text)
     text, count = _as_csv(shown), len(answers[models[0].target])
     if options.out is not None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -230,15 +230,14 @@ def level_of(cell: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the matrix, and how its values are read from the column `source` of a table.
+    """How a column of a table is read, and which columns of the matrix it becomes.
 
-    The value is the number in the cell; or the days since 1970 of its date; or 1 where the cell's category is among
-    `levels` (with `others`: is not among them) and 0 elsewhere. `fill` stands for a missing number or date. `low` and
-    `high` are the least and largest value of the training rows.
+    A number, or a date in days since 1970, is one column, `fill` where it is missing; `low` and `high` are the least
+    and largest value of the training rows. A category is one column of zeros and ones for each of its `levels`; with
+    `others` the last level stands for all that are not listed before it. `kept` are the columns that are features.
     """
 
     name: str
-    source: str
     kind: ColumnKind
     decimal: Decimal = "."
     formats: tuple[str, ...] = ()
@@ -247,45 +246,42 @@ class Column:
     fill: float = 0.0
     low: float = 0.0
     high: float = 1.0
+    kept: tuple[int, ...] = (0,)
 
-    def values(self, cells: Cells) -> np.ndarray:
-        """The values of all rows."""
-        if self.kind == "category":
-            found: np.ndarray = np.isin(cells.levels(self.source), self.levels, invert=self.others).astype(np.float64)
-            return found
-        numbers = cells.numbers(self)
-        return np.where(np.isnan(numbers), self.fill, numbers)
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The names of its columns of the matrix."""
+        return tuple(f"{self.name}={self.levels[k]}" if self.kind == "category" else self.name for k in self.kept)
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The levels that are listed, as `level_of` writes them."""
+        return tuple(map(level_of, self.levels[:-1] if self.others else self.levels))
 
-class Cells:
-    """The columns of a table, each read at most once.
+    def numbers(self, cells: Sequence[str]) -> np.ndarray:
+        """Numbers, or dates in days; NaN where a cell is missing or, as a few may, cannot be read.
 
-    Args:
-        columns: Cells as text, by the column's name, as `read_columns` returns them.
-    """
-
-    def __init__(self, columns: Mapping[str, Sequence[str]]) -> None:
-        self.columns = columns
-        self.numbers = cache(self._numbers)
-        self.levels = cache(self._levels)
-
-    def _numbers(self, column: Column) -> np.ndarray:
-        """Numbers, or dates in days; NaN where a cell is missing or cannot be read, of which there may be few."""
-        cells, source, dates = self.columns[column.source], column.source, column.kind == "date"
-        numbers = dates_of(cells, column.formats) if dates else numbers_of(cells, column.decimal)
-        known = [not is_marked(cell) for cell in cells]
+        Raises:
+            BadData: Too many cells cannot be read, or one is infinite.
+        """
+        numbers = dates_of(cells, self.formats) if self.kind == "date" else numbers_of(cells, self.decimal)
+        known = np.array([not is_marked(cell) for cell in cells])
         bad = np.isnan(numbers) & known
-        if bad.sum() > (1 - ENOUGH) * sum(known):
-            kind = "dates" if dates else "numbers"
+        if bad.sum() > (1 - ENOUGH) * known.sum():
             raise BadData(
-                f"column {source!r} holds text where the model was fitted to {kind} "
+                f"column {self.name!r} holds text where the model was fitted to {self.kind}s "
                 f"({cells[int(bad.argmax())]!r:.40} in row {bad.argmax() + 1}); mend those cells"
             )
-        return require_finite(numbers, source)
+        return require_finite(numbers, self.name)
 
-    def _levels(self, name: str) -> np.ndarray:
-        """The categories of a column, one spelling each."""
-        return np.array([level_of(cell) for cell in self.columns[name]])
+    def values(self, cells: Sequence[str]) -> np.ndarray:
+        """The values of all rows, (rows, features)."""
+        if self.kind != "category":
+            numbers = self.numbers(cells)
+            return np.where(np.isnan(numbers), self.fill, numbers)[:, None]
+        levels, known = np.array([level_of(cell) for cell in cells]), self.known
+        columns = [levels == level for level in known] + [~np.isin(levels, known)] * self.others
+        return np.column_stack([columns[k] for k in self.kept]).astype(np.float64)
 
 
 def require_finite(numbers: np.ndarray, name: str) -> np.ndarray:
@@ -296,35 +292,34 @@ def require_finite(numbers: np.ndarray, name: str) -> np.ndarray:
     return numbers
 
 
-class Taken(NamedTuple):
-    """What a column of a table was taken for: its columns of the matrix (none where it is left out), and why."""
+def take(
+    name: str, cells: Sequence[str], train: np.ndarray, asked: Treatment | None = None
+) -> tuple[Column | None, str]:
+    """Recognise a column, as `asked` or as all of its cells look, and fit it to the rows numbered in `train`.
 
-    columns: tuple[Column, ...]
-    reason: str
-
-
-def take(name: str, cells: Sequence[str], train: np.ndarray, asked: Treatment | None = None) -> Taken:
-    """Recognise a column, as `asked` or as all of its cells look, and fit it to the rows numbered in `train`."""
+    Returns:
+        The column, None where it is left out; and what it was taken for, or why it is left out.
+    """
     if asked == "drop":
-        return Taken((), "left out, as asked")
+        return None, "left out, as asked"
     different = len({level_of(cell) for cell in cells})
     if different == 1:
-        return Taken((), f"left out: it is constant ({cells[0]!r:.40})")
+        return None, f"left out: it is constant ({cells[0]!r:.40})"
     column = _recognised(name, [cell for cell in cells if not is_marked(cell)], asked)
     if column.kind == "category":
         if asked is None and (different == len(cells) or different > max(MOST_LEVELS, len(cells) / 2)):
-            return Taken((), f"left out: identifier or free text, {different} different values in {len(cells)} rows")
-        return _categories(name, cells, train)
+            return None, f"left out: identifier or free text, {different} different values in {len(cells)} rows"
+        return _category(name, cells, train)
     dates = column.kind == "date"
     numbers = require_finite(dates_of(cells, column.formats) if dates else numbers_of(cells, column.decimal), name)
     # The numbers of the rows, in a column with the name of such.
     row_numbers = IDENTIFIERS.fullmatch(name) and bool((np.diff(np.sort(numbers)) == 1).all())  # NaN is no difference
     if asked is None and not dates and row_numbers:
-        return Taken((), f"left out: identifier, the whole numbers {numbers.min():g} to {numbers.max():g} once each")
+        return None, f"left out: identifier, the whole numbers {numbers.min():g} to {numbers.max():g} once each"
     trained = numbers[train][~np.isnan(numbers[train])]
     fill, low, high = (trained.mean(), trained.min(), trained.max()) if trained.size else (0.0, 0.0, 0.0)
     column = replace(column, fill=float(fill), low=float(low), high=float(high))
-    return Taken((column,), _number_line(column, cells, numbers))
+    return column, _number_line(column, cells, numbers)
 
 
 def _recognised(name: str, known: Sequence[str], asked: Treatment | None) -> Column:
@@ -337,37 +332,35 @@ def _recognised(name: str, known: Sequence[str], asked: Treatment | None) -> Col
     if asked in (None, "number"):
         decimal = decimal_of(known)
         if enough(numbers_of(known, decimal)):
-            return Column(name, name, "number", decimal=decimal)
+            return Column(name, "number", decimal=decimal)
     if asked in (None, "date"):
         formats = formats_of(known)
         if enough(dates_of(known, formats)):
-            return Column(name, name, "date", formats=formats)
+            return Column(name, "date", formats=formats)
     if asked in ("number", "date"):
         example = f" ({known[0]!r:.40})" if known else ""
         raise BadData(f"--as {name}={asked}: no cell of it can be read as a {asked}{example}")
-    return Column(name, name, "category")
+    return Column(name, "category")
 
 
-def _categories(name: str, cells: Sequence[str], train: np.ndarray) -> Taken:
-    """One column of the matrix for a category; of more than MOST_LEVELS the most frequent, and one for all others."""
+def _category(name: str, cells: Sequence[str], train: np.ndarray) -> tuple[Column, str]:
+    """A category by its usual spellings; of more than MOST_LEVELS the most frequent, and one level for all others."""
     every = [level_of(cell) for cell in cells]
     spelled = Counter(" ".join(cell.split()) for cell in cells if not is_missing(cell))
-    usual: dict[str, str] = {GAP: GAP}
-    for text, _ in spelled.most_common():
-        usual.setdefault(text.casefold(), text)
-    levels, counts = np.unique(np.array(every)[train], return_counts=True)
-    ordered = [str(level) for level in levels[np.argsort(-counts, kind="stable")]]
+    usual = {text.casefold(): text for text, _ in reversed(spelled.most_common())} | {GAP: GAP}
+    ordered = [level for level, _ in Counter(sorted(every[row] for row in train)).most_common()]
     kept = sorted(ordered if len(ordered) <= MOST_LEVELS else ordered[: MOST_LEVELS - 1])
-    columns = [Column(f"{name}={usual[level]}", name, "category", levels=(level,)) for level in kept]
+    others = len(kept) < len(ordered)
+    levels = (*(usual[level] for level in kept), *["other"] * others)
+    column = Column(name, "category", levels=levels, others=others, kept=tuple(range(len(levels))))
     said = f"category, {len(ordered)} levels one-hot"
-    if len(kept) < len(ordered):
-        columns.append(Column(f"{name}=other", name, "category", levels=tuple(kept), others=True))
+    if others:
         said = f"category, the {len(kept)} most frequent of {len(ordered)} levels one-hot, all others together"
     if merged := len(spelled) + 1 - len(usual):
         said += f"; {merged} other spelling{'s' if merged > 1 else ''} (case, spaces) counted as the same"
     if gaps := every.count(GAP):
         said += f"; {gaps} missing, a level of their own"
-    return Taken(tuple(columns), said)
+    return column, said
 
 
 def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> str:
@@ -379,21 +372,20 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
         said += next((firsts[layout[:5]] for layout in column.formats if layout[:5] in firsts), "")
     elif column.decimal == ",":
         said += ", decimal comma"
-    odd = {cell: value for cell, value in zip(cells, numbers.tolist(), strict=True) if not math.isnan(value)}
-    strange = next((cell for cell in odd if not _PLAIN.fullmatch(cell)), None)
+    missing = np.isnan(numbers)
+    strange = next((i for i in np.flatnonzero(~missing) if not _PLAIN.fullmatch(cells[i])), None)
     if column.kind == "number" and strange is not None:
-        said += f", as {strange!r:.30} is {odd[strange]:.10g}"
-    if gaps := Counter(cell for cell, value in zip(cells, numbers.tolist(), strict=True) if math.isnan(value)):
-        marks = [repr(cell)[:30] for cell, _ in gaps.most_common() if cell]
-        shown = f" ({listed(marks, 4)})" if marks else ""
+        said += f", as {cells[strange]!r:.30} is {numbers[strange]:.10g}"
+    if missing.any():
+        marks = [repr(cell)[:30] for cell, _ in Counter(cells[i] for i in np.flatnonzero(missing)).most_common() if cell]
         filled = "mean" if column.kind == "number" else "mean day"
-        said += f"; {sum(gaps.values())} missing{shown}, filled with the {filled}"
+        said += f"; {missing.sum()} missing{f' ({listed(marks, 4)})' if marks else ''}, filled with the {filled}"
     return said
 
 
-def matrix(columns: Sequence[Column], cells: Cells) -> np.ndarray:
-    """The rows of a table as rows of numbers."""
-    return np.column_stack([column.values(cells) for column in columns])
+def matrix(columns: Sequence[Column], cells: Mapping[str, Sequence[str]]) -> np.ndarray:
+    """The rows of a table, its columns by name, as rows of numbers."""
+    return np.hstack([column.values(cells[column.name]) for column in columns])
 
 
 def read_treatments(words: Sequence[str], names: Sequence[str]) -> dict[str, Treatment]:

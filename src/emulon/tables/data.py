@@ -5,8 +5,9 @@ Everything that is fitted (imputation, scaling, one-hot levels, the choice of fe
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +24,6 @@ from emulon.core.errors import OutOfDomain, nearest
 from emulon.tables.columns import (
     DATASETS,
     BadData,
-    Cells,
     Column,
     Table,
     columns_of,
@@ -60,7 +60,7 @@ class Data:
         x_test: Held-out rows.
         y_train: Targets as they were; `problem(loss)` is what an algorithm sees of them.
         y_test: Held-out targets.
-        columns: How each feature is read from a column of the table.
+        columns: The columns of the table that features are read from, and how.
         center: What was then taken off each feature.
         size: What each feature was then divided by.
         target: The target's name.
@@ -89,7 +89,7 @@ class Data:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the matrix's columns."""
-        return tuple(column.name for column in self.columns)
+        return tuple(name for column in self.columns for name in column.features)
 
     @cached_property
     def classes(self) -> np.ndarray:
@@ -105,7 +105,7 @@ class Data:
         target = f"target {how.replace('they are', 'it is')}" if self.kind == "regression" else ""
         parts = [
             f"{numbers} {'numbers' if numbers > 1 else 'number'} {how}" if numbers else "",
-            f"{len(self.columns) - numbers} one-hot columns" if numbers < len(self.columns) else "",
+            f"{len(self.features) - numbers} one-hot columns" if numbers < len(self.features) else "",
             target or ("one class against the rest" if several else ""),
             "intercept fitted" if self.intercept else "no intercept",
         ]
@@ -306,12 +306,12 @@ def prepare(
     given = [name for name in table.columns if name != table.target and name not in table.beside]
     asked = read_treatments(treat, given)
     taken = {name: take(name, table.columns[name], train, asked.get(name)) for name in given}
-    found = [column for each in taken.values() for column in each.columns]
-    reasons = tuple((name, each.reason) for name, each in taken.items())
+    found = [column for column, _ in taken.values() if column is not None]
+    reasons = tuple((name, reason) for name, (_, reason) in taken.items())
     if not found:
         why = "; ".join(f"column {name!r} {reason}" for name, reason in reasons)
         raise BadData(f"{table.name} has no feature to learn from{': ' + why if why else ''}")
-    values = matrix(found, Cells(table.columns))
+    values = matrix(found, table.columns)
     mean, deviation, largest = values[train].mean(axis=0), values[train].std(axis=0), np.abs(values[train]).max(axis=0)
     kept = np.flatnonzero(deviation**2 > CONSTANT * largest**2)
     if not kept.size:
@@ -323,8 +323,10 @@ def prepare(
         test_of = f_regression if kind == "regression" else f_classif
         kept = kept[SelectKBest(test_of, k=features).fit(values[train][:, kept], y[train]).get_support()]
         notes.append(f"kept the {features} features most correlated with the target")
-    columns = tuple(found[i] for i in kept)
-    numbers = np.array([standardize and column.kind != "category" for column in columns])
+    numbers = np.array([standardize and column.kind != "category" for column in found for _ in column.kept])[kept]
+    ends = np.cumsum([0, *(len(column.kept) for column in found)]).tolist()
+    parts = [tuple((kept[(kept >= lo) & (kept < hi)] - lo).tolist()) for lo, hi in itertools.pairwise(ends)]
+    columns = tuple(replace(column, kept=part) for column, part in zip(found, parts, strict=True) if part)
     center, size = np.where(numbers | intercept, mean[kept], 0.0), np.where(numbers, deviation[kept], 1.0)
     x_train, x_test = (torch.from_numpy((values[rows][:, kept] - center) / size) for rows in (train, test))
     return Data(

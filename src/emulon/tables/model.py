@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,15 +17,17 @@ from emulon.algorithms.losses import Kind
 from emulon.core.errors import nearest
 from emulon.core.files import checked, read_json, write_json
 from emulon.interpreter import Run
-from emulon.tables.columns import GAP, BadData, Cells, Column, Table, is_missing, listed, matrix
+from emulon.tables.columns import GAP, BadData, Column, Table, is_missing, level_of, listed, matrix
 from emulon.tables.data import Data, score, targets_of
 
-FORMAT = 4
+FORMAT = 5
 # A number this part of the training rows' range beyond its end is only a little outside.
 MARGIN = 0.1
 # The algorithm whose scores are log-odds.
 PROBABILITIES = "logistic_regression"
 Response = Literal["number", "rate", "class"]
+# A table's cells as text, by the column's name, as `read_columns` returns them.
+Columns = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class FittedModel:
             bound=run.bounds.bound,
         )
 
-    def predict(self, cells: Cells) -> np.ndarray:
-        """For every row of a table: numbers, or the names of classes.
+    def predict(self, cells: Columns) -> np.ndarray:
+        """For every row of a table, its columns by name: numbers, or the names of classes.
 
         Raises:
             BadData: A prediction is too large for float64.
@@ -86,7 +89,7 @@ class FittedModel:
         classes: np.ndarray = np.array(self.classes)[chosen]
         return classes
 
-    def probabilities(self, cells: Cells) -> np.ndarray:
+    def probabilities(self, cells: Columns) -> np.ndarray:
         """(rows, classes) of logistic regression; one-vs-rest probabilities are scaled to sum to one.
 
         Raises:
@@ -99,7 +102,7 @@ class FittedModel:
         found: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
         return found
 
-    def _scores(self, cells: Cells) -> np.ndarray:
+    def _scores(self, cells: Columns) -> np.ndarray:
         with np.errstate(all="ignore"):
             scores: np.ndarray = matrix(self.columns, cells) @ np.array(self.weights).T + np.array(self.intercepts)
             scores = np.exp(scores) if self.response == "rate" else scores
@@ -110,42 +113,37 @@ class FittedModel:
             )
         return scores
 
-    def require(self, columns: Mapping[str, Sequence[str]], name: str) -> None:
+    def require(self, cells: Columns, name: str) -> None:
         """Refuse a table that lacks a column."""
-        for source in dict.fromkeys(column.source for column in self.columns):
-            if source not in columns:
-                there = f"its columns are {listed(list(columns))}"
-                raise BadData(
-                    f"{name} has no column {source!r}, which the model needs{nearest(source, columns)}; {there}"
-                )
+        for column in self.columns:
+            if column.name not in cells:
+                there = f"{nearest(column.name, cells)}; its columns are {listed(list(cells))}"
+                raise BadData(f"{name} has no column {column.name!r}, which the model needs{there}")
 
-    def notes(self, cells: Cells) -> list[str]:
+    def notes(self, cells: Columns) -> list[str]:
         """What a reader of the predictions should know: gaps filled, levels never seen, numbers far outside."""
         said = []
-        known: dict[str, set[str]] = {}
         for column in self.columns:
+            own = cells[column.name]
             if column.kind == "category":
-                known.setdefault(column.source, set()).update(column.levels)
+                new = sorted({level_of(cell) for cell in own} - {*column.known, GAP})
+                if new and not column.others:
+                    there = f"{column.name!r} has values that training rows did not: {listed(new, 3)}"
+                    said.append(f"{there}; they count as none")
                 continue
-            missing = np.isnan(cells.numbers(column))
-            if missing.any():
-                text = [cell for cell, gap in zip(cells.columns[column.source], missing, strict=True) if gap]
+            values = column.numbers(own)
+            if text := [own[row] for row in np.flatnonzero(np.isnan(values))]:
                 marks = listed([repr(cell)[:20] for cell in dict.fromkeys(text) if cell], 3)
-                where = f"{column.source!r} ({marks})" if marks else repr(column.source)
+                where = f"{column.name!r} ({marks})" if marks else repr(column.name)
                 said.append(f"{len(text)} missing in {where}, filled with the training rows' mean {column.fill:g}")
-            values, slack = column.values(cells), MARGIN * (column.high - column.low)
-            far = (values < column.low - slack) | (values > column.high + slack)
-            if far.any():
-                worst = values[far][np.abs(values[far] - column.fill).argmax()]
+            slack = MARGIN * (column.high - column.low)
+            far = values[(values < column.low - slack) | (values > column.high + slack)]
+            if far.size:
+                worst = far[np.abs(far - column.fill).argmax()]
                 said.append(
-                    f"{far.sum()} of {len(values)} rows lie outside the training rows in {column.source!r} (one has "
+                    f"{far.size} of {len(values)} rows lie outside the training rows in {column.name!r} (one has "
                     f"{worst:g}, those had {column.low:g} to {column.high:g}): the model extrapolates there"
                 )
-        for source, levels in known.items():
-            new = sorted(set(cells.levels(source).tolist()) - levels - {GAP})
-            rare = any(column.others for column in self.columns if column.source == source)
-            if new and not rare:
-                said.append(f"{source!r} has values that training rows did not: {listed(new, 3)}; they count as none")
         return said
 
     def scored(self, cells: Sequence[str], answers: np.ndarray) -> str:
@@ -198,14 +196,12 @@ def load_models(path: Path) -> tuple[FittedModel, ...]:
     try:
         table = read_json(path)
         if isinstance(table, dict) and table.get("format", FORMAT) != FORMAT:
-            raise BadData(f"{path} is of another format than this emulon reads; fit it again with emulon run")
+            raise ValueError("it is of another format than this emulon reads; fit it again with emulon run")
         models: tuple[FittedModel, ...] = checked(ModelFile, table, "the file").models
         if not models:
             raise ValueError("it holds no model")
         for model in models:
             _require_sound(model)
-    except BadData:
-        raise
     except ValueError as error:
         why = " ".join(str(error).split())
         raise BadData(f"{path} is not a model that emulon run wrote (such as report/ridge.json): {why}") from None
@@ -215,23 +211,22 @@ def load_models(path: Path) -> tuple[FittedModel, ...]:
 def _require_sound(model: FittedModel) -> None:
     """Refuse (ValueError) a model whose parts do not fit each other, or whose numbers make no sense."""
     classes, rows = len(model.classes), len(model.weights)
-    if (model.response == "class") != (model.kind == "classification") or (classes >= 2) != (model.response == "class"):
+    several = model.response == "class"
+    if several != (model.kind == "classification") or (classes >= 2) != several:
         raise ValueError(f"it is a {model.kind} with {classes} classes")
     if rows != (classes if classes > 2 else 1) or len(model.intercepts) != rows:
         raise ValueError(f"it has {rows} rows of weights and {len(model.intercepts)} intercepts for {classes} classes")
-    if not model.columns or any(len(row) != len(model.columns) for row in model.weights):
-        raise ValueError("it has not as many weights as columns")
-    if model.kind == "regression":
-        numbers = [float(model.baseline)]  # a ValueError where it is no number
-    elif model.baseline not in model.classes:
-        raise ValueError(f"its baseline {model.baseline!r:.40} is none of its classes")
-    else:
-        numbers = []
-    numbers += [*model.intercepts, *(weight for row in model.weights for weight in row)]
     for column in model.columns:
-        numbers += [column.fill, column.low, column.high]
-        needed = {"number": True, "date": bool(column.formats), "category": bool(column.levels)}[column.kind]
-        if column.low > column.high or not needed:
-            raise ValueError(f"its column {column.name!r:.40} has no range, levels or formats")
+        most = len(column.levels) if column.kind == "category" else 1
+        if column.low > column.high or (column.kind == "date" and not column.formats):
+            raise ValueError(f"its column {column.name!r:.40} has no range or no formats")
+        if not column.kept or not all(0 <= k < most for k in column.kept):
+            raise ValueError(f"its column {column.name!r:.40} has not the levels {column.kept}")
+    if any(len(row) != sum(len(column.kept) for column in model.columns) or not row for row in model.weights):
+        raise ValueError("it has not as many weights as features")
+    if several and model.baseline not in model.classes:
+        raise ValueError(f"its baseline {model.baseline!r:.40} is none of its classes")
+    numbers = [*model.intercepts, *itertools.chain(*model.weights), *([] if several else [float(model.baseline)])]
+    numbers += [number for column in model.columns for number in (column.fill, column.low, column.high)]
     if not all(map(math.isfinite, numbers)) or not model.bound >= 0:
         raise ValueError("it has numbers that are not finite, or a negative bound")

@@ -50,14 +50,15 @@ def test_what_the_model_cannot_hold_is_refused_in_one_line(words, reason, capsys
     assert complaint.startswith("emulon llama: ") and reason in complaint
 
 
-def test_logits_of_an_engine_are_checked_from_files(tmp_path, capsys):
-    for name in names_for("float32"):
-        one, exact = canary(name), answers(name, "float32", 0)
-        logits = np.zeros((len(exact), 260))
-        for row, each in zip(logits, exact, strict=True):
-            for place, value in each.items():
-                row[place] = float(value.exact.mid())
-        np.save(tmp_path / f"{name}.npy", logits)
+def test_logits_of_an_engine_are_checked_from_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("emulon.cli.stock.names_for", lambda *_: names_for("float32")[-1:])
+    [name] = names_for("float32")[-1:]
+    one, exact = canary(name), answers(name, "float32", 0)
+    logits = np.zeros((len(exact), 260))
+    for row, each in zip(logits, exact, strict=True):
+        for place, value in each.items():
+            row[place] = float(value.exact.mid())
+    np.save(tmp_path / f"{name}.npy", logits)
     assert main(["canary", "check", "--logits", str(tmp_path)]) == 0
     assert "no fault" in capsys.readouterr().out
     logits[:, one.registers["mean"]] *= 1.001

@@ -10,7 +10,6 @@ from emulon.core.arrays import free_memory, require_memory
 from emulon.core.errors import OutOfMemory
 from emulon.interpreter import Interpreter, compile
 from emulon.interpreter.audit import audited
-from emulon.interpreter.modes import Fast
 
 
 def test_what_does_not_fit_is_refused_with_both_figures(monkeypatch):
@@ -41,13 +40,6 @@ def test_a_run_says_what_it_would_need_before_it_begins(monkeypatch):
         interpreter.run(program, x, x.sum(dim=-1))
     with pytest.raises(OutOfMemory, match=r"\(mode reference\) .* take mode fast"):
         interpreter.run(program, x, x.sum(dim=-1), mode="reference")
-
-
-def test_what_a_run_needs_grows_with_its_rows_and_no_faster():
-    x = torch.zeros(1, 3, dtype=torch.float64)
-    program = compile(Ridge(steps=2, step_size=0.1), Domain(8, 3, 1.0, 1.0, 1.0))
-    small, large, larger = (Fast.needed_bytes(program.gradient, x.expand(n, 3)) for n in (0, 1000, 10_000))
-    assert (larger - small) == 10 * (large - small)
 
 
 def test_fast_runs_and_audits_work_in_one_thread_and_leave_the_others_to_the_caller(monkeypatch):

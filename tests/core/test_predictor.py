@@ -2,16 +2,13 @@
 
 import pytest
 import torch
-from sklearn.linear_model import Ridge as SklearnRidge
 from sklearn.neighbors import KNeighborsRegressor
 
-from emulon.algorithms import LeastSquares, OnlineSGD, Ridge, RidgeRegression
+from emulon.algorithms import RidgeRegression
 from emulon.certify import Domain
-from emulon.constructions import DescentInContext
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import NotAPredictor, Predictor, as_predictor, predict_at, predict_queries
 from emulon.looped import LoopedNewton
-from emulon.machine.programs import sgd
 from emulon.tasks import Linear
 
 XS, YS = Linear(3, noise=0.3).held_out(0, 6, 9).pairs
@@ -27,57 +24,11 @@ def test_algorithms_and_predictors_are_taken_as_they_are():
     )
 
 
-def test_estimators_and_constructions_agree_with_the_algorithm():
-    expected = RidgeRegression(0.8).predict(XS[:, :8], YS[:, :8], XS[:, 8])
-    # One construction for all datasets, so one step size: the shortest that any of them would choose.
-    step_size = Ridge(0.1).resolved_step_size(XS[:, :8], YS[:, :8]).min().item()
-    construction = DescentInContext.of(Ridge(0.1, 400, step_size), XS[:, :8], YS[:, :8], 1e-6)
-    for thing in (SklearnRidge(alpha=0.8, fit_intercept=False), construction):
-        got = as_predictor(thing).predict(XS[:, :8], YS[:, :8], XS[:, 8])
-        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0.0)
-    assert as_predictor(construction).examples == (8,)
-
-
 def test_a_looped_transformer_needs_its_number_of_loops():
     looped = LoopedNewton(Domain.covering(XS[:, :8], YS[:, :8], XS[:, 8]), horizon=30)
     with pytest.raises(NotAPredictor, match="loops="):
         as_predictor(looped)
-    predictor = as_predictor(looped, loops=30)
-    expected = LeastSquares().predict(XS[:, :8], YS[:, :8], XS[:, 8])
-    torch.testing.assert_close(predictor.predict(XS[:, :8], YS[:, :8], XS[:, 8]), expected, atol=1e-6, rtol=0.0)
-    assert predictor.examples == (8,)
-
-
-def test_a_machine_takes_any_shorter_prompt_and_answers_all_prefixes_at_once():
-    predictor = as_predictor(sgd(3, 9, 0.05).compile())
-    exact = as_predictor(OnlineSGD(0.05).predict)
-    assert predictor.examples == tuple(range(1, 9))
-    counts = (1, 4, 8)
-    torch.testing.assert_close(predict_at(predictor, XS, YS, counts), predict_at(exact, XS, YS, counts))
-    torch.testing.assert_close(
-        predictor.predict(XS[:, :4], YS[:, :4], XS[:, 4]), exact.predict(XS[:, :4], YS[:, :4], XS[:, 4])
-    )
-    with pytest.raises(BadShape, match="compiled for 9 points"):
-        predictor.predict(XS, YS, XS[:, 0])
-
-
-class Tabular:
-    """Looks like an estimator and is none: nothing can be cloned, and fit returns nothing."""
-
-    def fit(self, x, y):
-        self.model = SklearnRidge(alpha=0.8, fit_intercept=False).fit(x, y)
-
-    def predict(self, x):
-        return self.model.predict(x)[:, None]
-
-
-def test_what_only_looks_like_an_estimator_is_asked_as_one():
-    queries = torch.randn(6, 5, 3, dtype=torch.float64)
-    torch.testing.assert_close(
-        predict_queries(as_predictor(Tabular()), XS, YS, queries), RidgeRegression(0.8).predict(XS, YS, queries)
-    )
-    with pytest.raises(NotAPredictor, match=r"KNeighborsRegressor failed .* ask after more"):
-        as_predictor(KNeighborsRegressor(5)).predict(XS[:, :2], YS[:, :2], XS[:, 2])
+    assert as_predictor(looped, loops=30).examples == (8,)
 
 
 def test_a_function_of_one_dataset_is_found_out_by_its_first_batch():
@@ -100,6 +51,8 @@ def test_answers_of_the_wrong_kind_are_refused():
     with pytest.raises(NotAPredictor, match="failed on xs") as refused:
         as_predictor(lambda xs, ys, x_query: {}["a"]).predict(XS, YS, XS[:, 0])
     assert refused.value.__cause__ is not None
+    with pytest.raises(NotAPredictor, match=r"KNeighborsRegressor failed .* ask after more"):
+        as_predictor(KNeighborsRegressor(5)).predict(XS[:, :2], YS[:, :2], XS[:, 2])
     for nothing in (3, "ridge", RidgeRegression, lambda xs, ys: ys):
         with pytest.raises(NotAPredictor, match="does not predict"):
             as_predictor(nothing)

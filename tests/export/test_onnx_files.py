@@ -2,22 +2,17 @@
 
 import ast
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 
 from emulon.export import interpreter_to_onnx, save_prompt
 from emulon.interpreter import Interpreter, load_program
-from emulon.machine.programs import sgd, sherman_morrison
-from emulon.models import Learner
-from playground.models import learner_to_onnx, machine_to_onnx
 from playground.offers import for_points
 
 ROOT = Path(__file__).parents[2]
@@ -74,36 +69,3 @@ def test_the_files_weights_have_the_interpreters_hash(exported):
     for name, _ in interpreter.named_buffers():
         digest.update(name.encode() + weights[name].tobytes())
     assert digest.hexdigest() == facts["sha256"] == interpreter.sha256
-
-
-def test_the_same_interpreter_is_the_same_file(exported):
-    folder, interpreter, *_ = exported
-    assert interpreter_to_onnx(interpreter) == (folder / "interpreter.onnx").read_bytes()
-
-
-@pytest.mark.parametrize("make", [lambda: sgd(2, 3, 0.1), lambda: sherman_morrison(2, 3, ridge=0.5)])
-def test_a_register_machine_computes_the_same_register(make):
-    machine = make().compile()
-    draw = torch.Generator().manual_seed(0)
-    xs, ys = (0.5 * torch.randn(*size, dtype=torch.float64, generator=draw) for size in ((2, 3, 2), (2, 2)))
-    embedded = machine.embed(**machine.program.prompt.fill(xs, ys))
-    written = machine_to_onnx(machine)
-    [hidden] = onnxruntime.InferenceSession(written).run(None, {"embedded": embedded.numpy()})
-    labels = json.loads({each.key: each.value for each in onnx.load_from_string(written).metadata_props}["slots"])
-    slot = labels["slots"][labels["output"]]
-    said = slot["scale"] * (hidden[:, 1:, slot["start"]] - hidden[:, 1:, labels["zero"]])
-    expected = machine.run(**machine.program.prompt.fill(xs, ys)).result[..., 0].numpy()
-    assert np.abs(expected).max() > 1e-2
-    assert np.abs(said - expected).max() <= 1e-11
-
-
-@pytest.mark.parametrize("name", ["standard", "looped", "algoformer"])
-def test_a_learner_gives_the_same_answers_for_any_number_of_tokens(name):
-    torch.manual_seed(0)
-    loops = {} if name == "standard" else {"loops": 3, "window": 2}
-    learner = Learner.registry[name](4, 1, 9, layers=2, width=8, heads=2, init=0.5, **loops).eval()
-    session = onnxruntime.InferenceSession(learner_to_onnx(learner))
-    for batch, tokens in ((3, 9), (1, 4)):
-        given = torch.randn(batch, tokens, 4)
-        [said] = session.run(None, {"tokens": given.numpy()})
-        assert np.abs(said - learner(given).detach().numpy()).max() <= 1e-5

@@ -55,17 +55,8 @@ def test_targets_are_loaded_by_what_they_are(tmp_path):
     source = tmp_path / "own.py"
     source.write_text("def mean(xs, ys, x_query):\n    return ys.mean(-1)\nlater = 3\n")
     assert torch.equal(load_predictor(f"{source}:mean").predict(XS, YS, XS[:, 0]), YS.mean(-1))
-    for target, reason in {
-        "ridge": "neither a run folder",
-        str(tmp_path): "folder that nothing",
-        str(source): "file that nothing",
-        f"{source}:later": "does not predict",
-        f"{source}:missing": "cannot be loaded",
-        "emulon.nowhere:f": "cannot be loaded",
-        ":f": "neither a run folder",
-    }.items():
-        with pytest.raises(NotAPredictor, match=reason):
-            load_predictor(target)
+    with pytest.raises(NotAPredictor, match="does not predict"):
+        load_predictor(f"{source}:later")
 
 
 def test_a_loader_makes_more_kinds_of_folders_readable(tmp_path, monkeypatch):

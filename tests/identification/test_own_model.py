@@ -127,13 +127,6 @@ def test_estimators_are_fitted_anew_on_every_dataset_and_identified_with_their_p
     assert found.algorithm == name and found.parameters == pytest.approx(parameters, rel=1e-3)
 
 
-def test_a_function_may_take_a_batch_or_one_dataset():
-    def one(xs, ys, x_query):
-        return x_query @ np.linalg.lstsq(xs, ys, rcond=None)[0]
-
-    assert identify(one, Linear(3, noise=0.3), **FEW).algorithm == "ols"
-
-
 def test_an_answer_that_is_not_a_number_or_has_another_size_is_told_in_words():
     with pytest.raises(OutOfDomain, match="answers NaN or infinity to everything"):
         identify(lambda xs, ys, x: torch.full(ys.shape[:-1], torch.nan, dtype=xs.dtype), **FEW)

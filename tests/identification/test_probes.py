@@ -70,14 +70,6 @@ def test_the_moment_is_found_where_one_step_of_batch_descent_collects_it(data):
     assert linear_probe(hidden, prefix_weights(LeastSquares(), *data)[:, 4]).score.max() < 0.9
 
 
-def test_targets_are_those_of_the_prefixes(data):
-    xs, ys = data[0][:5], data[1][:5]
-    assert torch.equal(moments(xs, ys)[:, 0], torch.zeros(5, FEATURES).double())
-    torch.testing.assert_close(moments(xs, ys)[:, 4], (xs[:, :4].mT @ ys[:, :4, None]).squeeze(-1))
-    torch.testing.assert_close(prefix_weights(LeastSquares(), xs, ys)[:, 5], LeastSquares().run(xs[:, :5], ys[:, :5]))
-    torch.testing.assert_close(prefix_weights(OnlineSGD(STEP), xs, ys), OnlineSGD(STEP).iterates(xs, ys))
-
-
 def test_a_learner_shows_its_states_itself(data):
     class Learner:
         def hidden_states(self, xs, ys):

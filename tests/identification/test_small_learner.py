@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from emulon import cli
 from emulon.algorithms import RidgeRegression
 from emulon.identification import analyse, best_ridge, hidden_states, moments, prefix_weights
 from emulon.identification.loading import load_subject
@@ -45,14 +44,6 @@ def test_after_every_number_of_examples_it_is_nearer_to_ridge_than_to_least_squa
             assert curves[ridge][n].value < curves["ols"][n].value, n
         assert curves[ridge].overall.value < 0.02
     assert said.comparison.linearity.overall.value > 0.95
-
-
-def test_the_command_prints_the_table(capsys):
-    assert cli.main(["identify", str(RUN), "--datasets", "64"]) == 0
-    printed = capsys.readouterr().out
-    assert "small_learner: ridge" in printed and "is within the grid's step" in printed
-    rows = printed[printed.index("distance by number of examples") :].splitlines()
-    assert [row.split("│")[1].strip() for row in rows if row.startswith("│")] == 2 * [str(n) for n in range(1, 11)]
 
 
 def test_the_moment_is_encoded_and_the_control_is_not(subject):

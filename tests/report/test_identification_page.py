@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from emulon.algorithms import LeastSquares, RidgeRegression
-from emulon.identification import AlgorithmPhase, Curve, Identification, Interval, Match, analyse, identify
-from emulon.report.learners import distances, phases_figure, ranking, render, ridge, write
+from emulon.algorithms import RidgeRegression
+from emulon.identification import Curve, Identification, Interval, Match, analyse
+from emulon.report.learners import distances, ranking, render, write
 from emulon.tasks import Linear
 
 TASK = Linear(3, noise=0.5)
@@ -32,14 +32,6 @@ def test_a_page_without_noise_or_with_none_of_these_does_without_its_sentences()
     assert "none of these: the nearest" in page and "σ²/τ²" not in page
 
 
-def test_other_numbers_give_other_pictures(said):
-    other = analyse(LeastSquares(), TASK, datasets=32, points=9)
-    assert ranking(said.identification) != ranking(other.identification)
-    assert ridge(said.ridge, 0.25) != ridge(said.ridge, None)
-    curves = said.comparison.predictions
-    assert all(name.partition("(")[0] in distances(curves, "distance") for name in curves)
-
-
 def test_a_reference_that_diverges_does_not_squeeze_the_others_together():
     left = {"ridge": 0.01, "knn": 0.5, "ols": 1e12}
     matches = [Match(name, {}, Interval(value, value / 2, 2 * value), 0.1) for name, value in left.items()]
@@ -48,14 +40,6 @@ def test_a_reference_that_diverges_does_not_squeeze_the_others_together():
     for drawn in (picture, distances(curves, "distance")):  # every power of ten near the others has its mark
         assert all(mark in drawn for mark in (">0.01<", ">0.1<", ">1<", ">10<"))
     assert "1e+12" not in picture
-
-
-def test_phases_are_drawn_from_numbers_alone():
-    found = [identify(each, TASK, datasets=16, points=8) for each in (RidgeRegression(5.0), LeastSquares())]
-    numbers = [AlgorithmPhase("layers", layers, each).as_numbers() for layers, each in enumerate(found, 1)]
-    picture = phases_figure(numbers)
-    assert picture.startswith("<svg") and ">ridge<" in picture and ">ols<" in picture and ">layers<" in picture
-    assert phases_figure(numbers[::-1]) != picture
 
 
 def test_the_page_opens_in_chromium_without_a_word_on_the_console(said, tmp_path, on_a_phone):

@@ -16,8 +16,10 @@ RECORD = {
 
 def test_a_finished_run_has_its_curve_as_numbers_and_as_a_picture(tmp_path, capsys):
     run = tmp_path / "run"
-    flags = "--features 2 --points 5 --noise 0.5 --width 8 --heads 1 --layers 1 --steps 4 --batch 4 --quiet"
+    flags = "--features 2 --points 5 --noise 0.5 --width 8 --heads 1 --layers 1 --steps 4 --batch 4"
     assert cli.main(["train", "standard", *flags.split(), "--device", "cpu", "--out", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "step 4/4" in said and all(name in said for name in ("learner", "ols", "ridge", "gd", "knn"))
     record = json.loads((run / "curve.json").read_text())
     assert len(record["curve"]) == 5 and {"ols", "ridge", "gd", "knn"} <= record["baselines"].keys()
     assert record["steps"] == 4 and record["config"]["seed"] == 0 and record["seconds"] > 0 and record["machine"]

@@ -149,12 +149,6 @@ def test_the_prompts_rows_cover_every_row_and_bounds_what_is_there(experiment):
     assert {"steps", "certificate", "gradient grid"} <= {name for name, _ in facts(run.program)}
 
 
-def test_errors_stay_under_their_bound(experiment):
-    for result in experiment.results:
-        assert result.errors.shape == (5,) and result.errors.max().item() <= result.run.certificate.bound
-        assert result.run.sha256[0] == result.run.sha256[1] == experiment.interpreter.sha256
-
-
 def test_the_page_opens_in_chromium_without_a_word_on_the_console(page, on_a_phone):
     seen = on_a_phone(page)
     assert seen.said == []

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny_runs import FAST, TINY, in_a_process
 
-from emulon import cli
 from emulon.models import BlockShape, Learner
 from emulon.training import Evaluation, TrainConfig, TrainStep, train
 
@@ -95,15 +94,6 @@ def test_an_evaluation_drops_nothing_out_and_training_goes_on_as_it_was():
     expected = evaluation.curve(learner.eval())
     assert torch.equal(evaluation.curve(learner.train()), expected) and learner.training
     assert not torch.equal(learner(evaluation.prompts.tokens), learner(evaluation.prompts.tokens))
-
-
-def test_the_command_trains_and_shows_the_curve_beside_the_baselines(tmp_path, capsys):
-    args = ["standard", "--features", "3", "--points", "4", "--noise", "0.5", "--width", "8", "--heads", "1"]
-    args += ["--layers", "1", "--steps", "3", "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert cli.main(["train", *args]) == 0
-    shown = capsys.readouterr().out
-    assert "step 3/3" in shown and all(name in shown for name in ("learner", "ols", "ridge", "gd", "knn"))
-    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.parametrize("name", ["trackio", "wandb"])

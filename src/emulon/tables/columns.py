@@ -377,7 +377,9 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
     if column.kind == "number" and strange is not None:
         said += f", as {cells[strange]!r:.30} is {numbers[strange]:.10g}"
     if missing.any():
-        marks = [repr(cell)[:30] for cell, _ in Counter(cells[i] for i in np.flatnonzero(missing)).most_common() if cell]
+        marks = [
+            repr(cell)[:30] for cell, _ in Counter(cells[i] for i in np.flatnonzero(missing)).most_common() if cell
+        ]
         filled = "mean" if column.kind == "number" else "mean day"
         said += f"; {missing.sum()} missing{f' ({listed(marks, 4)})' if marks else ''}, filled with the {filled}"
     return said

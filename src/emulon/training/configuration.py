@@ -310,16 +310,10 @@ class TrainConfig:
                 f"the configuration is of version {version} and this emulon reads version {VERSION}; its checkpoints"
                 " are untouched: resume it with the emulon that began it, or start a new run"
             )
-        groups = {name: value for name, value in values.items() if isinstance(value, dict)}
-        own = {"": {name: value for name, value in values.items() if name not in groups}}
         flat: dict[str, Any] = {}
-        for group, options in (groups | own).items():
-            for name, value in options.items():
-                option = option_named(name)
-                if option.group != group:
-                    raise BadConfig(f"the configuration has {name!r} in the wrong place; it belongs to {option.group}")
-                flat[name] = option.checked(value)
-        return cls.of(**flat).check()
+        for name, value in values.items():
+            flat |= value if isinstance(value, dict) else {name: value}
+        return cls.of(**{name: option_named(name).checked(value) for name, value in flat.items()}).check()
 
 
 @dataclass(frozen=True)

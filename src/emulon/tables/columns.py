@@ -372,16 +372,14 @@ def _number_line(column: Column, cells: Sequence[str], numbers: np.ndarray) -> s
         said += next((firsts[layout[:5]] for layout in column.formats if layout[:5] in firsts), "")
     elif column.decimal == ",":
         said += ", decimal comma"
-    missing = np.isnan(numbers)
-    strange = next((i for i in np.flatnonzero(~missing) if not _PLAIN.fullmatch(cells[i])), None)
+    gaps = Counter(cell for cell, number in zip(cells, numbers, strict=True) if math.isnan(number))
+    strange = next((i for i, cell in enumerate(cells) if cell not in gaps and not _PLAIN.fullmatch(cell)), None)
     if column.kind == "number" and strange is not None:
         said += f", as {cells[strange]!r:.30} is {numbers[strange]:.10g}"
-    if missing.any():
-        marks = [
-            repr(cell)[:30] for cell, _ in Counter(cells[i] for i in np.flatnonzero(missing)).most_common() if cell
-        ]
+    if gaps:
+        marks = [repr(cell)[:30] for cell, _ in gaps.most_common() if cell]
         filled = "mean" if column.kind == "number" else "mean day"
-        said += f"; {missing.sum()} missing{f' ({listed(marks, 4)})' if marks else ''}, filled with the {filled}"
+        said += f"; {gaps.total()} missing{f' ({listed(marks, 4)})' if marks else ''}, filled with the {filled}"
     return said
 
 

@@ -132,7 +132,7 @@ class FittedModel:
                     said.append(f"{there}; they count as none")
                 continue
             values = column.numbers(own)
-            if text := [own[row] for row in np.flatnonzero(np.isnan(values))]:
+            if text := [cell for cell, value in zip(own, values, strict=True) if math.isnan(value)]:
                 marks = listed([repr(cell)[:20] for cell in dict.fromkeys(text) if cell], 3)
                 where = f"{column.name!r} ({marks})" if marks else repr(column.name)
                 said.append(f"{len(text)} missing in {where}, filled with the training rows' mean {column.fill:g}")

@@ -9,6 +9,7 @@ nothing beside it. It needs torch and numpy alone.
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import tarfile
 import threading
@@ -25,7 +26,7 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import make_folder
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, ScaleName, claim_named
-from reproduce.record import beside, measure, take_parts, write
+from reproduce.record import measure, take_parts, write
 
 RECORDS = ("standard", "open")
 # Most informative for the time first.
@@ -125,8 +126,19 @@ def archived(file: Path, results: Path) -> Iterator[None]:
 def share(jobs: Sequence[str], scale: ScaleName, steps: int, out: Path, processes: int, deadline: float) -> None:
     """Works through the jobs' parts, this process and `processes - 1` beside it; each takes what no other has."""
     given = (list(jobs), scale, steps, out, processes, deadline)
-    with beside(processes - 1, work, given):
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=work, args=given) for _ in range(processes - 1)]
+    for process in others:
+        process.start()
+    try:
         work(*given)
+    except BaseException:
+        for process in others:
+            process.terminate()
+        raise
+    finally:
+        for process in others:
+            process.join()
 
 
 def work(jobs: Sequence[str], scale: ScaleName, steps: int, out: Path, processes: int, deadline: float) -> None:

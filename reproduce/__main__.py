@@ -7,7 +7,6 @@ names the missing parts; started again, the run resumes. With --minutes 0 it onl
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 import traceback
@@ -17,8 +16,11 @@ from pathlib import Path
 
 from emulon.core.errors import EmulonError
 from emulon.core.files import make_folder, write_atomically
+from emulon.report.figure import chart
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, Claim, ScaleName, all_claims, claim_named
+from reproduce.index import index, setup_rows
+from reproduce.record import measure, path_of, read, records, write
 
 EXAMPLES = """examples, in the root of the repository:
   python -m reproduce                              every claim, its state and its cost
@@ -37,7 +39,6 @@ def arguments() -> Arguments:
     parser.add_argument("--figures", action="store_true", help="draw again from the results; measure nothing")
     parser.add_argument("--scale", choices=SCALES, default="small", help="how large (default: small)")
     parser.add_argument("--seed", type=whole(0), default=0, help="the first seed")
-    parser.add_argument("--processes", type=whole(1), default=1, help="that share the parts of a claim (default: 1)")
     parser.add_argument("--minutes", type=whole(0), help="after these no further part of a claim is begun")
     parser.add_argument("--out", type=Path, default=Path("results"), metavar="DIR", help="default: ./results")
     return parser
@@ -46,8 +47,6 @@ def arguments() -> Arguments:
 def main(words: Sequence[str]) -> int:
     """0 when done, whatever the verdicts; 1 when a claim crashed."""
     options = arguments().read(words)
-    # OpenMP reads this when torch is imported, with the claims: waiting threads then free their cores sooner.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     # Claims judge errors by their own rules.
     warnings.filterwarnings("ignore", "the (interpolation|certificate) of ", UserWarning)
     chosen = [claim_named(name) for name in dict.fromkeys(options.names)]
@@ -67,26 +66,19 @@ def main(words: Sequence[str]) -> int:
         if options.stale:
             chosen = [claim for claim in chosen if not fresh(claim, options.scale, options.out)]
         deadline = math.inf if options.minutes is None else time.time() + 60 * options.minutes
-        crashed = run(chosen, options.scale, options.seed, options.out, options.processes, deadline)
-    from reproduce.index import index
-
+        crashed = run(chosen, options.scale, options.seed, options.out, deadline)
     write_atomically(options.out / "README.md", index(all_claims().values(), options.out))
     if crashed:
         print(f"reproduce: {len(crashed)} crashed: {', '.join(crashed)}", file=sys.stderr)
     return 1 if crashed else 0
 
 
-def run(
-    claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, processes: int, deadline: float
-) -> list[str]:
+def run(claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, deadline: float) -> list[str]:
     """Runs these claims and writes their results; returns the names of those that crashed while others were left."""
-    from reproduce.index import setup_rows
-    from reproduce.record import measure, write
-
     crashed = []
     for claim in claims:
         try:
-            record = measure(claim, scale, seed, results, Progress(claim.name), processes, deadline)
+            record = measure(claim, scale, seed, results, Progress(claim.name), deadline)
             path = write(record, results)
             draw(claim, results)
         except Exception as error:
@@ -105,17 +97,12 @@ def run(
 
 def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
     """Whether there is a complete result of this scale, by the code as it is now."""
-    from reproduce.record import read
-
-    record = read(claim.name, scale, results) if scale in claim.scales else None
+    record = read(claim.name, scale, results)
     return record is not None and not record.stale(claim) and record.complete
 
 
 def draw(claim: Claim, results: Path) -> None:
     """The figure of every result of this claim, from its numbers."""
-    from emulon.report.figure import chart
-    from reproduce.record import path_of, records
-
     for record in records(claim, results):
         if record.complete:
             path = path_of(claim.name, record.scale, results, ".svg")
@@ -124,8 +111,6 @@ def draw(claim: Claim, results: Path) -> None:
 
 def listed(claims: Collection[Claim], results: Path) -> Iterator[str]:
     """One line for each claim: its cost at each scale, its state and our result."""
-    from reproduce.record import records
-
     rows = [("claim", "source", *SCALES, "state", "ours")]
     for claim in claims:
         costs = [f"≈{cost.minutes:g} min" if (cost := claim.scales.get(scale)) else "–" for scale in SCALES]

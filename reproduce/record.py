@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,17 @@ import torch
 from emulon.core import Progress, silent
 from emulon.core.errors import EmulonError
 from emulon.core.files import locked, make_folder, provenance, write_json
-from reproduce.claim import CannotTest, Claim, Measures, Numbers, ScaleName, Setting, Verdict, claim_named
+from reproduce.claim import CannotTest, Claim, Measures, Numbers, ScaleName, Setting, Verdict
 from reproduce.freshness import code_of
 
 PARTS = ".parts"
 ABOUT = ("machine", "torch", "python", "commit", "time", "code")
+UNFINISHED = "parts were not measured before the deadline; run it again with more --minutes"
 
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one run, and what made them. `cpu_seconds` depends less on other load; with several processes it
-    counts only the one that put the parts together."""
+    """The numbers of one run, and what made them. `cpu_seconds` depends less on other load, and counts one process."""
 
     claim: str
     scale: ScaleName
@@ -56,7 +55,7 @@ class Record:
 
 
 class Parts:
-    """The finished parts of a claim, kept beside its result in NAME.SCALE.parts/, a file each, until all are finished.
+    """The finished parts of a run, kept beside its result in NAME.SCALE.parts/, a file each, until all are finished.
 
     Processes that share the folder share the work: each takes parts that no other has locked. Parts of other sizes or
     seeds, and unreadable files, are ignored. No part is begun after `deadline`, on the clock of time.time(); `missing`
@@ -65,18 +64,22 @@ class Parts:
 
     def __init__(
         self,
-        folder: Path,
-        run: Mapping[str, Any],
-        device: str,
+        claim: Claim,
+        scale: ScaleName,
+        seed: int,
+        results: Path,
         processes: int = 1,
         deadline: float = math.inf,
         wait: bool = True,
     ) -> None:
-        self.folder, self.device, self.processes, self.deadline, self.wait = folder, device, processes, deadline, wait
+        if scale not in claim.scales:
+            raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
+        self.folder = path_of(claim.name, scale, results, PARTS)
+        self.processes, self.deadline, self.wait = processes, deadline, wait
         self.missing: list[str] = []
-        self.run = json.loads(json.dumps(run))
+        self.run = json.loads(json.dumps({"sizes": claim.scales[scale].sizes, "seed": seed}))
         self.kept: dict[str, Numbers] = {}
-        for path in folder.glob("*.json"):
+        for path in self.folder.glob("*.json"):
             self._read(path.stem)
         # Time of earlier runs, which the clock of this process does not see.
         self.seconds_before = sum(part["seconds"] for part in self.kept.values())
@@ -93,21 +96,14 @@ class Parts:
 
     def about(self) -> dict[str, str]:
         """The provenance, with the number of processes: seconds beside others are longer."""
-        made = provenance(self.device)
+        made = provenance("cuda" if torch.cuda.is_available() else "cpu")
         return made | ({"machine": f"{made['machine']}, {self.processes} at once"} if self.processes > 1 else {})
 
-    def seen(self, what: str) -> list[str]:
-        """Every commit, or machine, that measured a part, the oldest first."""
-        parts = sorted(self.kept.values(), key=lambda part: str(part["about"]["time"]))
-        return list(dict.fromkeys(part["about"][what] for part in parts))
-
     def _read(self, name: str) -> None:
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            stored = json.loads(self._file(name).read_text())
-            about = {what: str(stored["about"][what]) for what in ("machine", "commit", "time")}
-            part = {"numbers": dict(stored["numbers"]), "seconds": stored["seconds"] + 0.0, "about": about}
-            if stored["run"] == self.run:
-                self.kept[name] = part
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            part = json.loads((self.folder / f"{name}.json").read_text())
+            if part["run"] == self.run:
+                self.kept[name] = {key: part[key] for key in ("numbers", "seconds", "about")}
 
     def _take(self, name: str, measure: Callable[[], Numbers], wait: bool) -> None:
         with locked(make_folder(self.folder) / f".{name}.lock", wait) as mine:
@@ -119,11 +115,8 @@ class Parts:
             began = time.perf_counter()
             numbers = json.loads(json.dumps(measure(), allow_nan=False))
             part = {"numbers": numbers, "seconds": time.perf_counter() - began, "about": self.about()}
-            write_json(self._file(name), {"run": self.run} | part)
+            write_json(self.folder / f"{name}.json", {"run": self.run} | part)
             self.kept[name] = part
-
-    def _file(self, name: str) -> Path:
-        return self.folder / f"{name}.json"
 
 
 def path_of(name: str, scale: ScaleName, results: Path, suffix: str = ".json") -> Path:
@@ -136,53 +129,46 @@ def measure(
     seed: int,
     results: Path,
     report_progress: Progress = silent,
-    processes: int = 1,
     deadline: float = math.inf,
 ) -> Record:
-    """Runs the claim, or resumes a run that was stopped.
+    """Runs the claim, or resumes a run that was stopped. That it cannot be tested here is a result, too.
 
     Args:
-        claim: What to measure. That it cannot be tested here is a result, too.
+        claim: What to measure.
         scale: One of the claim's scales.
         seed: The first seed.
         results: The folder of all results.
         report_progress: Called with a text and the finished share.
-        processes: How many share the parts; a GPU runs several small ones in less time than one after another.
         deadline: On the clock of time.time(); parts not begun by then are named in the numbers, as "missing".
     """
-    parts = _parts(claim, scale, seed, results, processes, deadline)
-    sizes = claim.scales[scale].sizes
-    setting = Setting(sizes, seed, results, report_progress, parts)
+    parts = Parts(claim, scale, seed, results, deadline=deadline)
+    setting = Setting(claim.scales[scale].sizes, seed, results, report_progress, parts)
     start, cpu_start = time.perf_counter(), time.process_time()
     try:
-        given = (claim.name, scale, seed, results, silent, processes, deadline)
-        with beside(processes - 1, _take_named, given):
-            numbers = claim.run(setting)
-    except CannotTest as error:
-        numbers = {"cannot": str(error)}
-    except Exception:
-        if not parts.missing:
+        numbers = claim.run(setting)
+    except Exception as error:
+        if not (parts.missing or isinstance(error, CannotTest)):
             raise
-        numbers = {"cannot": "parts were not measured before the deadline; run it again with more --minutes"}
+        numbers = {"cannot": UNFINISHED if parts.missing else str(error)}
     if parts.missing:
-        nothing = {"cannot": "no part was measured before the deadline; run it again with more --minutes"}
-        numbers = (numbers if parts.kept else nothing) | {"missing": parts.missing}
+        numbers = (numbers if parts.kept else {"cannot": UNFINISHED}) | {"missing": parts.missing}
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-    # Parts may be measured on one machine and put together on another: both are named.
+    # Parts may be measured on one machine and put together on another: both are named, the oldest first.
     about = parts.about() | {"code": code_of(claim)}
+    earlier = sorted((part["about"] for part in parts.kept.values()), key=lambda made: str(made["time"]))
     for what, joint in (("machine", "; then "), ("commit", ", ")):
-        about[what] = joint.join(dict.fromkeys([*parts.seen(what), about[what]]))
+        about[what] = joint.join(dict.fromkeys([*(made[what] for made in earlier), about[what]]))
     # Through JSON and back: what is judged now is what will be read from the file.
     numbers = json.loads(json.dumps(numbers, allow_nan=False))
     seconds += parts.seconds_before
-    return Record(claim.name, scale, setting.seeds, dict(sizes), about, seconds, cpu_seconds, numbers)
+    return Record(claim.name, scale, setting.seeds, dict(setting.sizes), about, seconds, cpu_seconds, numbers)
 
 
 def take_parts(
     claim: Claim, scale: ScaleName, seed: int, results: Path, report_progress: Progress, processes: int, deadline: float
 ) -> None:
     """Measures the parts of a claim that no other process has taken; `measure` puts all together later."""
-    parts = _parts(claim, scale, seed, results, processes, deadline, wait=False)
+    parts = Parts(claim, scale, seed, results, processes, deadline, wait=False)
 
     def keep(measures: Measures) -> dict[str, Numbers]:
         parts(measures)
@@ -194,38 +180,6 @@ def take_parts(
 
 class _Taken(Exception):
     """No part is left to take: ends `Claim.run` before it uses numbers that are not there yet."""
-
-
-def _parts(
-    claim: Claim, scale: ScaleName, seed: int, results: Path, processes: int, deadline: float, wait: bool = True
-) -> Parts:
-    if scale not in claim.scales:
-        raise EmulonError(f"{claim.name} has no {scale} scale; it runs at {', '.join(claim.scales)}")
-    run = {"sizes": claim.scales[scale].sizes, "seed": seed}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Parts(path_of(claim.name, scale, results, PARTS), run, device, processes, deadline, wait)
-
-
-@contextmanager
-def beside(number: int, work: Callable[..., None], given: tuple[Any, ...]) -> Iterator[None]:
-    """So many processes that do the same work; all have ended when this one continues."""
-    context = multiprocessing.get_context("spawn")
-    others = [context.Process(target=work, args=given) for _ in range(number)]
-    for process in others:
-        process.start()
-    try:
-        yield
-    except BaseException:
-        for process in others:
-            process.terminate()
-        raise
-    finally:
-        for process in others:
-            process.join()
-
-
-def _take_named(name: str, *given: Any) -> None:
-    take_parts(claim_named(name), *given)
 
 
 def write(record: Record, results: Path) -> Path:

@@ -1,12 +1,8 @@
-"""The trained modules of Hu et al.'s public code, rebuilt, many of one shape at once.
-
-Every parameter has a leading axis of models. Their losses are added up and Adam works entry by entry, so that each
-model is trained as if it were alone (`tests/reproduce/test_emulation_modules.py` compares with modules that are).
-"""
+"""The trained modules of Hu et al.'s public code, rebuilt, and models of one shape trained side by side."""
 
 from __future__ import annotations
 
-import math
+import copy
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -21,22 +17,32 @@ from reproduce.claim import Setting
 SMALL = {"datasets": 500, "features": 4, "points": 5, "hidden": 12, "p": 15, "epochs": 8, "batch": 32, "lr": 3e-3}
 GPU = {"datasets": 50_000, "features": 24, "points": 20, "hidden": 48, "p": 60, "epochs": 50, "batch": 32, "lr": 1e-3}
 
-# Tokens of the data, and the learnable tokens that are the same for all data.
-Extended = tuple[Tensor, Tensor]
 
+class Stack(nn.Module):
+    """Models of one shape, drawn from a seed; inputs and outputs have a leading axis of models.
 
-class Linears(nn.Module):
-    """One affine map for each model, drawn as torch's `nn.Linear` draws its own: ±1/√(width in)."""
+    With the sum of their losses Adam, which works entry by entry, trains each model as if it were alone.
+    """
 
-    def __init__(self, models: int, width_in: int, width_out: int, draw: torch.Generator) -> None:
+    def __init__(self, models: int, seed: int, make: Callable[[], nn.Module]) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(width_in)
-        self.weight = nn.Parameter((torch.rand(models, width_in, width_out, generator=draw) * 2 - 1) * bound)
-        self.bias = nn.Parameter((torch.rand(models, 1, width_out, generator=draw) * 2 - 1) * bound)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            every = [make() for _ in range(models)]
+        shape = copy.deepcopy(every[0]).to("meta")
+        state, _ = torch.func.stack_module_state(every)
+        self.values = nn.ParameterList(state.values())
 
-    def forward(self, x: Float[Tensor, "models *rest width"]) -> Float[Tensor, "models *rest out"]:
-        out: Tensor = torch.baddbmm(self.bias, x.flatten(1, -2), self.weight)
-        return out.view(*x.shape[:-1], self.weight.shape[-1])
+        def one(values: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+            answer: Tensor = torch.func.functional_call(shape, dict(zip(state, values, strict=True)), inputs)
+            return answer
+
+        self.every = torch.vmap(one)
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The answers and the attention weights of every model."""
+        found: tuple[Tensor, Tensor] = self.every(tuple(self.values), *inputs)
+        return found
 
 
 class Extension(nn.Module):
@@ -45,26 +51,16 @@ class Extension(nn.Module):
     The factors start at 1, the `extra` learnable tokens at linspace(−1, 1, extra), the same number in all features.
     """
 
-    def __init__(self, models: int, tokens: int, width_in: int, hidden: int, extra: int, draw: torch.Generator) -> None:
+    def __init__(self, tokens: int, width_in: int, hidden: int, extra: int) -> None:
         super().__init__()
-        self.project = Linears(models, width_in, hidden, draw)
-        self.modulation = nn.Parameter(torch.ones(models, 1, tokens, hidden))
-        self.extra = nn.Parameter(torch.linspace(-1.0, 1.0, extra).unsqueeze(-1).repeat(models, 1, hidden))
+        self.project = nn.Linear(width_in, hidden)
+        self.modulation = nn.Parameter(torch.ones(tokens, hidden))
+        self.extra = nn.Parameter(torch.linspace(-1.0, 1.0, extra).unsqueeze(-1).repeat(1, hidden))
 
-    def forward(self, x: Float[Tensor, "models batch tokens width"]) -> Extended:
-        return self.project(x) * self.modulation, self.extra
-
-
-def attend(rows: Tensor, keys: Extended, values: Extended) -> tuple[Tensor, Tensor]:
-    """softmax(rows · keysᵀ) · values and the weights, over the tokens of the data and then the learnable ones.
-
-    All are (models, heads, …, width), the tokens of the data with (batch, tokens) between, the learnable with (extra).
-    """
-    batch, n = rows.shape[2:4]
-    learnable = rows.flatten(2, 3) @ keys[1].mT
-    weights = torch.cat([rows @ keys[0].mT, learnable.unflatten(2, (batch, n))], dim=-1).softmax(dim=-1)
-    own, learnable = weights[..., : keys[0].shape[-2]], weights[..., keys[0].shape[-2] :]
-    return own @ values[0] + (learnable.flatten(2, 3) @ values[1]).unflatten(2, (batch, n)), weights
+    def forward(self, x: Tensor, *maps: nn.Module) -> list[Float[Tensor, "batch all_tokens _"]]:
+        """Each map of the data's tokens and, behind them, of the learnable ones."""
+        own = self.project(x) * self.modulation
+        return [torch.cat([one(own), one(self.extra).expand(len(x), -1, -1)], dim=1) for one in maps]
 
 
 class MultiHeads(nn.Module):
@@ -73,38 +69,19 @@ class MultiHeads(nn.Module):
     What the learnable tokens would answer is cut off in the public code, and not computed here.
     """
 
-    def __init__(
-        self,
-        models: int,
-        tokens: int,
-        width_in: int,
-        hidden: int,
-        width_out: int,
-        *,
-        extra: int,
-        heads: int,
-        draw: torch.Generator,
-    ) -> None:
+    def __init__(self, tokens: int, width_in: int, hidden: int, width_out: int, extra: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.extension = Extension(models, tokens, width_in, hidden, extra, draw)
-        self.query, self.key, self.value = (Linears(models, hidden, hidden, draw) for _ in range(3))
-        self.out = Linears(models, hidden, width_out, draw)
+        self.extension = Extension(tokens, width_in, hidden, extra)
+        self.query, self.key, self.value = (nn.Linear(hidden, hidden) for _ in range(3))
+        self.out = nn.Linear(hidden, width_out)
 
-    def forward(self, x: Float[Tensor, "models batch tokens width"]) -> Float[Tensor, "models batch tokens out"]:
-        return self.answer(x)[0]
-
-    def answer(self, x: Float[Tensor, "models batch tokens width"]) -> tuple[Tensor, Tensor]:
-        """The answers, and the attention weights (models, heads, batch, tokens, tokens + extra)."""
-        own, extra = self.extension(x)
-        rows = self._split(self.query(own))
-        keys, values = ((self._split(part(own)), self._split(part(extra))) for part in (self.key, self.value))
-        mixed, weights = attend(rows * rows.shape[-1] ** -0.5, keys, values)
-        return self.out(mixed.movedim(1, -2).flatten(-2)), weights
-
-    def _split(self, x: Tensor) -> Tensor:
-        heads: Tensor = x.unflatten(-1, (self.heads, x.shape[-1] // self.heads))
-        return heads.movedim(-2, 1)
+    def forward(self, x: Float[Tensor, "batch tokens width"]) -> tuple[Tensor, Tensor]:
+        """The answers, and the attention weights (batch, heads, tokens, tokens + extra)."""
+        parts = self.extension(x, self.query, self.key, self.value)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        weights = (q[:, :, : x.shape[1]] @ k.mT * k.shape[-1] ** -0.5).softmax(dim=-1)
+        return self.out((weights @ v).transpose(1, 2).flatten(-2)), weights
 
 
 class TwoInputs(nn.Module):
@@ -114,54 +91,36 @@ class TwoInputs(nn.Module):
     over the last axis, which is that of the queries, and multiplies the values of [X; y] by it.
     """
 
-    def __init__(
-        self,
-        models: int,
-        tokens: int,
-        features: int,
-        hidden: int,
-        *,
-        extra: int,
-        over_keys: bool,
-        draw: torch.Generator,
-    ) -> None:
+    def __init__(self, tokens: int, features: int, hidden: int, extra: int, over_keys: bool) -> None:
         super().__init__()
         self.over_keys = over_keys
-        self.of_data = Extension(models, tokens, features + 1, hidden, extra, draw)
-        self.of_weights = Extension(models, tokens, features, hidden, extra, draw)
-        self.query, self.key = (Linears(models, hidden, hidden, draw) for _ in range(2))
-        self.value = Linears(models, hidden, features, draw)
+        self.of_data = Extension(tokens, features + 1, hidden, extra)
+        self.of_weights = Extension(tokens, features, hidden, extra)
+        self.query, self.key = (nn.Linear(hidden, hidden) for _ in range(2))
+        self.value = nn.Linear(hidden, features)
 
     def forward(
-        self, x: Float[Tensor, "models batch tokens data"], w: Float[Tensor, "models batch tokens width"]
-    ) -> Float[Tensor, "models batch tokens width"]:
-        data, weights = self.of_data(x), self.of_weights(w)
-        queries, keys, values = (
-            (part(own).unsqueeze(1), part(extra).unsqueeze(1))
-            for part, (own, extra) in ((self.query, weights), (self.key, data), (self.value, data))
-        )
+        self, x: Float[Tensor, "batch tokens data"], w: Float[Tensor, "batch tokens width"]
+    ) -> tuple[Tensor, Tensor]:
+        keys, values = self.of_data(x, self.key, self.value)
+        [queries] = self.of_weights(w, self.query)
         rows, columns = (queries, keys) if self.over_keys else (keys, queries)
-        return attend(rows[0], columns, values)[0].squeeze(1)
+        weights = (rows[:, : x.shape[1]] @ columns.mT).softmax(dim=-1)
+        return weights @ values, weights
 
 
 class Predictor(nn.Module):
     """Appendix C's module: every token carries the weights w, multi-head attention, one number for every token."""
 
-    def __init__(
-        self, models: int, tokens: int, features: int, hidden: int, *, extra: int, heads: int, draw: torch.Generator
-    ) -> None:
+    def __init__(self, tokens: int, features: int, hidden: int, extra: int, heads: int) -> None:
         super().__init__()
-        self.heads = MultiHeads(models, tokens, 2 * features, hidden, hidden, extra=extra, heads=heads, draw=draw)
-        self.out = Linears(models, hidden, 1, draw)
+        self.heads = MultiHeads(tokens, 2 * features, hidden, hidden, extra, heads)
+        self.out = nn.Linear(hidden, 1)
 
     def forward(
-        self, x: Float[Tensor, "models batch tokens features"], w: Float[Tensor, "models batch features"]
-    ) -> Float[Tensor, "models batch tokens"]:
-        return self.answer(x, w)[0]
-
-    def answer(self, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        """The numbers, and the attention weights as `MultiHeads.answer` gives them."""
-        mixed, weights = self.heads.answer(torch.cat([x, w.unsqueeze(2).expand_as(x)], dim=-1))
+        self, x: Float[Tensor, "batch tokens features"], w: Float[Tensor, "batch features"]
+    ) -> tuple[Tensor, Tensor]:
+        mixed, weights = self.heads(torch.cat([x, w.unsqueeze(1).expand_as(x)], dim=-1))
         return self.out(mixed).squeeze(-1), weights
 
 

@@ -8,6 +8,7 @@ the 95 % interval over seeds. The other forms are measured and not judged.
 from __future__ import annotations
 
 import statistics
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from emulon.report.figure import Figure, Panel
 from emulon.tasks import normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.drawing import with_intervals
-from reproduce.emulation.modules import GPU, SMALL, Batches, TwoInputs, fit, in_chunks
+from reproduce.emulation.modules import GPU, SMALL, Batches, Stack, TwoInputs, fit, in_chunks
 from reproduce.interval import at_most, shown
 from reproduce.learners import best_device
 
@@ -56,11 +57,11 @@ def all_forms(setting: Setting) -> Numbers:
     data = [torch.cat(each) for each in zip(*(drawn(kind, draw, number, n, d) for kind, draw in streams), strict=True)]
     rows = torch.arange(len(streams) * number, device=device).view(len(streams), number)
     train, test = rows.split([number * 4 // 5, number - number * 4 // 5], dim=1)
-    shape, draw = (len(streams), n, d, sizes["hidden"]), torch.Generator().manual_seed(setting.seed)
-    heads = [TwoInputs(*shape, extra=sizes["p"] - n, over_keys=axis, draw=draw) for axis in AXES.values()]
+    shape = (n, d, sizes["hidden"], sizes["p"] - n)
+    heads = [Stack(len(streams), setting.seed, partial(TwoInputs, *shape, axis)) for axis in AXES.values()]
 
     def loss(x: Tensor, w: Tensor, target: Tensor, _: Tensor) -> Tensor:
-        return torch.stack([(head(x, w) - target).square().mean(dim=(1, 2, 3)).sum() for head in heads]).sum()
+        return torch.stack([(head(x, w)[0] - target).square().mean(dim=(1, 2, 3)).sum() for head in heads]).sum()
 
     fit(nn.ModuleList(heads), loss, Batches(data, train, sizes["batch"], setting.seed), setting)
     left = torch.zeros(len(heads) + 2, len(streams), dtype=torch.float64, device=device)
@@ -68,7 +69,7 @@ def all_forms(setting: Setting) -> Numbers:
     with torch.no_grad():
         for x, w, target in in_chunks(data, test):
             linear = (affine(x) @ maps).transpose(1, 2)
-            answers = [*(head(x, w) for head in heads), linear, torch.zeros_like(target)]
+            answers = [*(head(x, w)[0] for head in heads), linear, torch.zeros_like(target)]
             left += torch.stack([(answer - target).double().square().sum(dim=(1, 2, 3)) for answer in answers])
     shares = (left[:-1] / left[-1]).unflatten(1, (len(FORMS), -1)).transpose(0, 1).tolist()
     return {kind: dict(zip([*AXES, AFFINE], each, strict=True)) for kind, each in zip(FORMS, shares, strict=True)}

@@ -21,7 +21,7 @@ from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.drawing import with_intervals
-from reproduce.emulation.modules import GPU, SMALL, Batches, MultiHeads, fit, in_chunks
+from reproduce.emulation.modules import GPU, SMALL, Batches, MultiHeads, Stack, fit, in_chunks
 from reproduce.interval import at_most, shown
 from reproduce.learners import best_device
 
@@ -64,13 +64,12 @@ def measured(heads: int, p: int, setting: Setting) -> Numbers:
     share = (share / torch.tensor([[one.shape[1]] for one in wide], device=device))[:, None, None, None]
     rows = torch.stack([torch.randperm(len(x), generator=draw, device=device) for _ in range(seeds)])
     train, test = rows.split([len(x) * 4 // 5, len(x) - len(x) * 4 // 5], dim=1)
-    first = torch.Generator().manual_seed(setting.seed)
-    module = MultiHeads(3 * seeds, n, d, hidden, hidden, extra=p - n, heads=heads, draw=first)
+    module = Stack(3 * seeds, setting.seed, partial(MultiHeads, n, d, hidden, hidden, p - n, heads))
 
     def answers(x: Tensor) -> Tensor:
         """(part, seed, batch, n, hidden)."""
-        said: Tensor = module(x.expand(3, *x.shape).flatten(0, 1)).unflatten(0, (3, seeds))
-        return said
+        said, _ = module(x.expand(3, *x.shape).flatten(0, 1))
+        return said.unflatten(0, (3, seeds))
 
     def loss(x: Tensor, _: Tensor) -> Tensor:
         off: Tensor = ((answers(x) - x @ maps).square() * share).sum()

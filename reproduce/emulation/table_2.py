@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal, uniform
 from reproduce.claim import Claim, Numbers, Scale, Setting, State, Verdict, set_up
 from reproduce.drawing import with_intervals
-from reproduce.emulation.modules import GPU, SMALL, Batches, Predictor, fit, in_chunks
+from reproduce.emulation.modules import GPU, SMALL, Batches, Predictor, Stack, fit, in_chunks
 from reproduce.interval import at_most, ratios, shown
 from reproduce.learners import best_device
 
@@ -65,12 +66,11 @@ def all_models(setting: Setting) -> Numbers:
         tests += [drawn(methods[:1].expand(asked), n, d, draw) for methods in alone]
     tensors = [torch.cat(each) for each in zip(*data, strict=True)]
     models = len(data)
-    first = torch.Generator().manual_seed(setting.seed)
-    model = Predictor(models, n, d, sizes["hidden"], extra=sizes["p"] - n, heads=sizes["heads"], draw=first)
+    shape = (n, d, sizes["hidden"], sizes["p"] - n, sizes["heads"])
+    model = Stack(models, setting.seed, partial(Predictor, *shape))
 
     def loss(x: Tensor, w: Tensor, y: Tensor, _: Tensor) -> Tensor:
-        off: Tensor = model(x, w) - y
-        return off.square().mean(dim=(1, 2)).sum()
+        return (model(x, w)[0] - y).square().mean(dim=(1, 2)).sum()
 
     rows = torch.arange(models * number, device=device).view(models, number)
     fit(model, loss, Batches(tensors, rows, sizes["batch"], setting.seed), setting)
@@ -82,7 +82,7 @@ def all_models(setting: Setting) -> Numbers:
     with torch.no_grad():
         for method in range(len(METHODS)):
             for x, w, y in in_chunks(fresh, rows[:, method]):
-                errors[method] += (model(x, w) - y).double().square().mean(dim=2).sum(dim=1) / asked
+                errors[method] += (model(x, w)[0] - y).double().square().mean(dim=2).sum(dim=1) / asked
     by_seed = errors.unflatten(1, (len(seeds), -1))
     frozen, baseline = by_seed[:, :, 0], torch.stack([by_seed[k, :, 1 + k] for k in range(len(METHODS))])
     squares = [part[2].square().mean().item() for part in tests[: len(METHODS)]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from emulon.report.figure import Figure, Panel, Series
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict, set_up
-from reproduce.emulation.modules import Batches, Predictor, fit, in_chunks
+from reproduce.emulation.modules import Batches, Predictor, Stack, fit, in_chunks
 from reproduce.emulation.table_2 import METHODS, all_at_most, frozen_over_baseline, panel, told
 from reproduce.interval import shown
 from reproduce.learners import best_device
@@ -59,12 +60,12 @@ def all_models(setting: Setting) -> Numbers:
     tensors = [torch.cat(xs).float().to(device), prices.float().to(device).repeat(len(xs))]
     rows = torch.stack([number * k + order for k, order in enumerate(orders * len(FITS))]).to(device)
     train, test = rows.repeat_interleave(1 + len(METHODS), dim=0).split([cut, number - cut], dim=1)
-    first = torch.Generator().manual_seed(setting.seed)
-    model = Predictor(every, 1, d, sizes["hidden"], extra=sizes["p"] - 1, heads=sizes["heads"], draw=first)
+    shape = (1, d, sizes["hidden"], sizes["p"] - 1, sizes["heads"])
+    model = Stack(every, setting.seed, partial(Predictor, *shape))
 
     def prompted(x: Tensor, methods: Tensor) -> tuple[Tensor, Tensor]:
         w = weights.gather(1, methods.unsqueeze(-1).expand(-1, -1, d))
-        answers, attention = model.answer(x.unsqueeze(2), w)
+        answers, attention = model(x.unsqueeze(2), w)
         return answers.squeeze(2), attention
 
     def loss(x: Tensor, y: Tensor, chance: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ def all_models(setting: Setting) -> Numbers:
         for x, _ in in_chunks(tensors, test):
             each = [prompted(x, torch.full_like(x[..., 0], k, dtype=torch.long)) for k in range(len(METHODS))]
             answers.append(torch.stack([said.double() for said, _ in each]))
-            itself.append(torch.stack([attention[..., 0].mean(dim=1).squeeze(-1) for _, attention in each]))
+            itself.append(torch.stack([attention[..., 0].mean(dim=2).squeeze(-1) for _, attention in each]))
     said, attended = torch.cat(answers, dim=-1), torch.cat(itself, dim=-1).mean(dim=(0, 2))
     error = (said - tensors[1][test]).square().mean(dim=-1).unflatten(1, (len(FITS), seeds, -1))
     frozen = said.unflatten(1, (len(FITS), seeds, -1))[:, :, :, 0]

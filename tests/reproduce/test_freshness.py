@@ -29,7 +29,12 @@ def with_change(module, before, after):
         (HERE, "at_most(0.0, told)", "at_most(0.1, told)", False),  # the rule
         (HERE, "One softmax head, unscaled", "A head", False),  # a docstring
         (HERE, "# V has d columns", "# Here V has d columns", False),
-        (MODULES, "    batch, n = rows.shape[2:4]", "    batch, n = rows.shape[\n        2:4\n    ]", False),
+        (
+            MODULES,
+            "return weights @ values, weights",
+            "return (\n            weights @ values\n        ), weights",
+            False,
+        ),
         (MODULES, "modules.parameters(), lr=lr", "(modules.parameters()), lr=(lr)", False),
     ],
 )

@@ -268,21 +268,10 @@ RULES = {
         ({"cells": cells()[1:]}, SMALL),
         ({"cells": [cells()[0], {key: each for key, each in cells()[1].items() if key != "paired"}]}, PRINTED),
     ],
-    "ours-keys": [
-        ({}, HOLDS),
-        ({"sin(3*t), spectral/keys/-1": 99}, FAILS),
-        ({"Max(t, 0), piecewise/keys/-1": 99}, FAILS),
-        ({"sin(3*t), paper/keys/-1": 9}, FAILS),
-    ],
     "ours-optimiser-order": [
         (order(0.15, 0.25), HOLDS),
         (order(0.15, 0.15), FAILS),
         (order(0.15, 0.205), FAILS),  # the seeds are not apart
-    ],
-    "ours-planted-lenses": [
-        ({}, HOLDS),
-        ({"rows/0/bridge": 2e-4}, FAILS),
-        ({"rows/0/nnsight": 2e-4}, FAILS),
     ],
     "ours-planted-llamas": [
         ({}, HOLDS),

@@ -26,64 +26,40 @@ FLAT = 0.1
 
 
 def run(setting: Setting) -> Numbers:
-    """Trains every model on every task, a learner a seed: error curves at the end, and the learning curves."""
-    sizes = setting.sizes
-    every = {
-        f"{model} on {task}, seed {seed}": (task, model, seed)
-        for seed, task, model in product(setting.seeds, TASKS, MODELS)
-    }
-    measures = {name: partial(one_learner, configured(sizes, *which)) for name, which in every.items()}
-    rows = {every[name]: row for name, row in setting.parts(measures).items()}
-    return {task: of_task(task, sizes, {key[1:]: row for key, row in rows.items() if key[0] == task}) for task in TASKS}
-
-
-def configured(sizes: Mapping[str, Any], task: str, model: str, seed: int) -> TrainConfig:
-    options = sizes["training"] | sizes["models"][model] | sizes["tasks"][task]
-    every_so_many = max(options["steps"] // EVALUATIONS, 1)
-    return TrainConfig.following(**options, model=model, task=task, seed=seed, evaluate_every=every_so_many)
-
-
-def curves_of(trainings: Mapping[str, Any], setting: Setting) -> dict[str, dict[str, dict[str, list[list[float]]]]]:
-    """The error curves at the end under several trainings: by training, task and model, one a seed. `trainings` are
-    the sizes of this figure, by name; what else it has is passed by."""
-    every = {
-        f"{name}, {model} on {task}, seed {seed}": (name, task, model, seed)
-        for name, seed, task, model in product(trainings, setting.seeds, TASKS, MODELS)
-        if isinstance(trainings[name], Mapping)
-    }
-    measures = {key: partial(one_learner, configured(trainings[name], *which)) for key, (name, *which) in every.items()}
-    found: dict[str, dict[str, dict[str, list[list[float]]]]] = {}
-    for key, row in setting.parts(measures).items():
-        name, task, model, _ = every[key]
-        found.setdefault(name, {}).setdefault(task, {}).setdefault(model, []).append(row["curve"])
+    """Error curves at the end and the learning curves, by task and model, one a seed."""
+    sizes, rows = setting.sizes, learned({"": setting.sizes}, setting)
+    found: Numbers = {}
+    for task in TASKS:
+        own = [(model, row) for (_, name, model, _), row in rows.items() if name == task]
+        found[task] = {what: sizes["tasks"][task][what] for what in ("steps", "batch")}
+        for label, what in (("curves", "curve"), ("learning", "history"), ("seconds", "seconds")):
+            found[task][label] = {model: [row[what] for name, row in own if name == model] for model in MODELS}
+        found[task]["baselines"] = next(row["baselines"] for _, row in own if "baselines" in row)
     return found
 
 
-def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
+def learned(trainings: Mapping[str, Any], setting: Setting) -> dict[tuple[str, str, str, int], Numbers]:
+    """A learner for every training, task, model and seed; a training has the sizes of this figure."""
+    every = {
+        f"{name}, {model} on {task}, seed {seed}".removeprefix(", "): (name, task, model, seed)
+        for name, seed, task, model in product(trainings, setting.seeds, TASKS, MODELS)
+    }
+    measures = {part: partial(one_learner, trainings[name], *rest) for part, (name, *rest) in every.items()}
+    return {every[part]: row for part, row in setting.parts(measures).items()}
+
+
+def one_learner(sizes: Mapping[str, Any], task: str, model: str, seed: int, setting: Setting) -> Numbers:
     """Its error over the in-context samples, and the mean over all of them as training went on."""
-    fitted = trained(config, setting)
+    options = sizes["training"] | sizes["models"][model] | sizes["tasks"][task] | {"model": model, "task": task}
+    evaluate_every = max(options["steps"] // EVALUATIONS, 1)
+    fitted = trained(TrainConfig.following(**options, seed=seed, evaluate_every=evaluate_every), setting)
     history = {
         "steps": [point["step"] for point in fitted.history],
         "error": [mean(point["curve"]) for point in fitted.history],
     }
     row = {"curve": fitted.curve, "history": history, "seconds": fitted.seconds}
     # once a task: the baselines are the same for all that are evaluated on the same datasets, and take a minute
-    first = config.model.model == MODELS[0] and config.seed == setting.seed
-    return row | ({"baselines": fitted.baselines} if first else {})
-
-
-def of_task(task: str, sizes: Mapping[str, Any], rows: dict[tuple[str, int], Numbers]) -> Numbers:
-    def by_model(what: str) -> dict[str, list[Any]]:
-        return {model: [row[what] for key, row in rows.items() if key[0] == model] for model in MODELS}
-
-    return {
-        "steps": sizes["tasks"][task]["steps"],
-        "batch": sizes["tasks"][task]["batch"],
-        "curves": by_model("curve"),
-        "learning": by_model("history"),
-        "seconds": by_model("seconds"),
-        "baselines": next(row["baselines"] for row in rows.values() if "baselines" in row),
-    }
+    return row | ({"baselines": fitted.baselines} if model == MODELS[0] and seed == setting.seed else {})
 
 
 def judge(numbers: Numbers) -> Verdict:

@@ -23,7 +23,7 @@ from emulon.training.step import matrix_precision
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.learners import committed, trained
 from reproduce.learning.figure_3 import RECIPE, WIDE
-from reproduce.learning.probes import ProbeTraining, attention_probes, standardised, statistics_of
+from reproduce.learning.probes import attention_probes, standardised, statistics_of
 
 # Few steps, so that each of them still changes w.
 FEATURES, POINTS, STEPS, STEP_SIZE = 3, 9, 3, 0.4
@@ -84,7 +84,7 @@ def learner_scores(seed: int, setting: Setting) -> Numbers:
     """A trained learner, by probes with attention over its positions, linear ones and MLPs: one for every layer and
     every number of examples asked for, and a control task at the largest of these."""
     (learner, task), sizes = learner_and_task(seed, setting), setting.sizes
-    counts, training = sizes["examples"], ProbeTraining(**sizes["probe"])
+    counts = sizes["examples"]
     points = sizes.get("points") or max(learner.examples) + 1
     xs, ys = task.held_out(setting.seed, sizes["learner_datasets"], points).pairs
     states = states_of(learner, xs, ys, torch.bfloat16 if sizes.get("bf16") else torch.float32)
@@ -100,17 +100,17 @@ def learner_scores(seed: int, setting: Setting) -> Numbers:
     for done, kind in enumerate(KINDS):
         setting.report_progress(f"{kind} probes", (1 + done) / (1 + len(KINDS)))
         with matrix_precision("tf32"):
-            scores = attention_probes(states, targets, kind=kind, training=training, seed=seed)
+            scores, attention, halves = attention_probes(states, targets, kind, seed, **sizes["probe"])
         for place, name in enumerate(wanted):
             start = place * (len(counts) + 1)
             own, control = slice(start, start + len(counts)), start + len(counts)
-            score = scores.score[:, own].T
+            score = scores[:, own].T
             best = score.argmax(dim=1)
-            looked = torch.stack([scores.attention[best[k], start + k] for k in range(len(counts))])
+            looked = torch.stack([attention[best[k], start + k] for k in range(len(counts))])
             found[name][kind] = {
                 "score": score.tolist(),
-                "control": scores.score[:, control].tolist(),
-                "halfway": [part[:, own].mean().item() for part in scores.halfway],
+                "control": scores[:, control].tolist(),
+                "halfway": [part[:, own].mean().item() for part in halves],
                 "looks_at": [tokens[int(each)] for each in looked.argmax(dim=1)],
                 "attention": looked[-1].tolist(),
             }

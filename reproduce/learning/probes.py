@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,30 +11,10 @@ from torch import Tensor, nn
 from emulon.identification.probes import Stream, explained
 
 Kind = Literal["linear", "mlp"]
-
-
-@dataclass(frozen=True)
-class ProbeTraining:
-    """How probes with attention are trained: AdamW on three quarters of the datasets; each probe keeps the weights
-    that did best on the last quarter.
-
-    Attributes:
-        steps: Of the optimiser.
-        rate: Learning rate.
-        decay: Weight decay, against overfitting.
-        one_cycle: The rate rises to twice `rate` and falls to zero; otherwise it is constant.
-        inner: H' of Akyürek et al. 2022, App. C.8; 0 for as few as the target needs, or for an MLP twice that or 32.
-        batch: Datasets a step; 0 for all.
-        measurements: How often the last quarter is asked.
-    """
-
-    steps: int = 300
-    rate: float = 0.02
-    decay: float = 0.1
-    one_cycle: bool = True
-    inner: int = 0
-    batch: int = 0
-    measurements: int = 30
+# By layer and probe.
+Scores = Float[Tensor, "layers probes"]
+# Datasets that are evaluated at once: memory, not scores, depends on it.
+PART = 1024
 
 
 class AttentionProbe(nn.Module):
@@ -67,121 +46,96 @@ class AttentionProbe(nn.Module):
         return u @ self.out + self.bias
 
 
-@dataclass(frozen=True)
-class ManyScores:
-    """Held-out R² and mean attention of every probe at every layer; `halfway` is R² on the datasets that choose the
-    weights, after half of the training and at its end."""
-
-    score: Float[Tensor, "layers probes"]
-    attention: Float[Tensor, "layers probes tokens"]
-    halfway: tuple[Float[Tensor, "layers probes"], Float[Tensor, "layers probes"]]
-
-
 def attention_probes(
     states: Stream,
     targets: Float[Tensor, "probes datasets size"],
-    *,
     kind: Kind = "linear",
-    training: ProbeTraining | None = None,
     seed: int = 0,
-) -> ManyScores:
+    *,
+    steps: int = 300,
+    rate: float = 0.02,
+    decay: float = 0.1,
+    one_cycle: bool = True,
+    inner: int = 0,
+    batch: int = 0,
+    measurements: int = 30,
+) -> tuple[Scores, Float[Tensor, "layers probes tokens"], tuple[Scores, Scores]]:
     """Train one probe for every layer and target on half of the datasets, and score it on the others.
+
+    AdamW learns from three quarters of the first half; each probe keeps the weights that did best on the last quarter.
 
     Args:
         states: As `standardised` gives them, in any float dtype; probes are trained on their device.
         targets: What each probe is to recover.
         kind: FF of Eq. 22: linear, or an MLP of one hidden layer.
-        training: Optimiser, sizes and steps.
         seed: Of the probes' first weights.
+        steps: Of the optimiser.
+        rate: Learning rate.
+        decay: Weight decay, against overfitting.
+        one_cycle: The rate rises to twice `rate` and falls to zero; otherwise it is constant.
+        inner: H' of Akyürek et al. 2022, App. C.8; 0 for as few as the target needs, or for an MLP twice that or 32.
+        batch: Datasets a step; 0 for all.
+        measurements: How often the last quarter is asked.
     Returns:
-        Scores for every layer and target.
+        Held-out R² and mean attention of every probe, and R² on the last quarter, after half of the steps and at the
+        end.
     """
-    training = training or ProbeTraining()
     half, size = targets.shape[1] // 2, targets.shape[2]
     goals = torch.stack([_unit(target) for target in targets]).to(states.device)
-    inner = training.inner or (max(2 * size, 32) if kind == "mlp" else size)
-    with torch.enable_grad():
-        probe = AttentionProbe(len(states), len(targets), states.shape[-1], inner, size, kind, seed).to(states.device)
-        halfway = _train(probe, states[:, :half], goals[:, :half], training)
-    with torch.no_grad():
-        parts = [slice(start, start + PART) for start in range(half, len(targets[0]), PART)]
-        guess = torch.cat([probe(states[:, part].float()) for part in parts], dim=2)
-        looked = sum(probe.attention(states[:, part].float()).sum(dim=2) for part in parts)
-        scores = torch.stack([explained(guess[:, k], goals[k, half:]) for k in range(len(targets))], dim=1)
-    assert isinstance(looked, Tensor)
-    attention = looked / (targets.shape[1] - half)
-    return ManyScores(scores.double().cpu(), attention.double().cpu(), halfway)
-
-
-# Datasets that are evaluated at once: memory, not scores, depends on it.
-PART = 1024
-
-
-def _train(
-    probe: AttentionProbe, states: Tensor, goals: Tensor, training: ProbeTraining
-) -> tuple[Float[Tensor, "layers probes"], Float[Tensor, "layers probes"]]:
-    """R² on the last quarter, after half of the steps and at the end."""
-    seen, steps = 3 * states.shape[1] // 4, training.steps
-    fused = states.device.type == "cuda"
-    optimiser = torch.optim.AdamW(probe.parameters(), lr=training.rate, weight_decay=training.decay, fused=fused)
-    cycle: torch.optim.lr_scheduler.LRScheduler
-    if training.one_cycle:
-        cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2 * training.rate, total_steps=steps + 1)
-    else:
-        cycle = torch.optim.lr_scheduler.ConstantLR(optimiser, 1.0)
-    best = goals.new_full(probe.asks.shape[:2], torch.inf)
+    inner = inner or (max(2 * size, 32) if kind == "mlp" else size)
+    probe = AttentionProbe(len(states), len(targets), states.shape[-1], inner, size, kind, seed).to(states.device)
+    seen = 3 * half // 4
+    optimiser = torch.optim.AdamW(probe.parameters(), lr=rate, weight_decay=decay, fused=states.device.type == "cuda")
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2 * rate, total_steps=steps + 1) if one_cycle else None
+    best = after_half = goals.new_full(probe.asks.shape[:2], torch.inf)
     kept = [one.detach().clone() for one in probe.parameters()]
-    batch, every = min(training.batch or seen, seen), max(steps // training.measurements, 1)
-    after_half = best
+    batch, every = min(batch or seen, seen), max(steps // measurements, 1)
     for step in range(steps):
         start = step * batch % (seen - batch + 1)
         rows = slice(start, start + batch)
-        optimiser.zero_grad()
-        (probe(states[:, rows].float()) - goals[:, rows]).square().mean(dim=(2, 3)).sum().backward()
+        with torch.enable_grad():
+            (probe(states[:, rows].float()) - goals[:, rows]).square().mean(dim=(2, 3)).sum().backward()
         optimiser.step()
-        cycle.step()
+        optimiser.zero_grad()
+        if cycle:
+            cycle.step()
         if step % every == every - 1 or step == steps - 1:
-            loss = _loss(probe, states[:, seen:], goals[:, seen:])
+            loss = _loss(probe, states[:, seen:half], goals[:, seen:half])
             better, best = loss < best, torch.minimum(loss, best)
             for one, old in zip(probe.parameters(), kept, strict=True):
                 old[better] = one.detach()[better]
         if 2 * (step + 1) <= steps:
             after_half = best
+    last = goals[:, seen:half]
+    variance = (last - last.mean(dim=1, keepdim=True)).square().mean(dim=(1, 2))
+    halfway = (1 - after_half / variance).double().cpu(), (1 - best / variance).double().cpu()
     with torch.no_grad():
         for one, old in zip(probe.parameters(), kept, strict=True):
             one.copy_(old)
-    variance = (goals[:, seen:] - goals[:, seen:].mean(dim=1, keepdim=True)).square().mean(dim=(1, 2))
-    first, last = (1 - loss.detach() / variance for loss in (after_half, best))
-    return first.double().cpu(), last.double().cpu()
+        parts = states[:, half:].split(PART, dim=1)
+        guess = torch.cat([probe(part.float()) for part in parts], dim=2)
+        looked = torch.stack([probe.attention(part.float()).sum(dim=2) for part in parts]).sum(dim=0)
+        scores = torch.stack([explained(guess[:, k], goals[k, half:]) for k in range(len(targets))], dim=1)
+    return scores.double().cpu(), (looked / (targets.shape[1] - half)).double().cpu(), halfway
 
 
 @torch.no_grad()
-def _loss(probe: AttentionProbe, states: Tensor, goals: Tensor) -> Float[Tensor, "layers probes"]:
+def _loss(probe: AttentionProbe, states: Tensor, goals: Tensor) -> Scores:
     """The mean squared error, a part of the datasets at a time."""
     parts = zip(states.split(PART, dim=1), goals.split(PART, dim=1), strict=True)
-    total = sum((probe(some.float()) - wanted).square().mean(dim=3).sum(dim=2) for some, wanted in parts)
-    assert isinstance(total, Tensor)
-    return total / goals.shape[1]
+    squares = [(probe(some.float()) - wanted).square().mean(dim=3).sum(dim=2) for some, wanted in parts]
+    return torch.stack(squares).sum(dim=0) / goals.shape[1]
 
 
 def statistics_of(states: Stream) -> tuple[Float[Tensor, "layers 1 1 width"], Float[Tensor, "layers 1 1 width"]]:
-    """Mean and deviation of every feature of a layer over datasets and positions; the deviation of a constant is ∞.
-
-    Args:
-        states: Hidden states.
-    """
+    """Mean and deviation of every feature of a layer over datasets and positions; the deviation of a constant is ∞."""
     double = states.double()
     mean, deviation = double.mean(dim=(1, 2), keepdim=True), double.std(dim=(1, 2), keepdim=True)
     return mean, torch.where(deviation > 1e-9 * (1 + mean.abs()), deviation, torch.inf)
 
 
 def standardised(states: Stream, statistics: tuple[Tensor, Tensor] | None = None) -> Stream:
-    """Every feature with mean 0 and deviation 1; constants are 0.
-
-    Args:
-        states: Hidden states.
-        statistics: Means and deviations; by default the states' own.
-    """
+    """Every feature with mean 0 and deviation 1, by these statistics or by the states' own; constants are 0."""
     mean, deviation = statistics or statistics_of(states)
     return ((states - mean) / deviation).float()
 

@@ -9,7 +9,7 @@ from typing import Any
 from emulon.report.figure import Figure, Panel, Series
 from emulon.training import PRESETS, TrainConfig
 from reproduce.algoformer.figure_2 import CLAIM as FIGURE_2
-from reproduce.algoformer.figure_2 import LAYERS, LOOPS, MODELS, TASKS, curves_of
+from reproduce.algoformer.figure_2 import LAYERS, LOOPS, MODELS, TASKS, learned
 from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 from reproduce.learners import trained
 
@@ -18,14 +18,10 @@ ADAM, MUON = "Adam", "Muon"
 
 def orders(setting: Setting) -> Numbers:
     """The mean error over all in-context samples, by optimiser, task and model, a number a seed."""
-    found = curves_of(setting.sizes, setting)
-    return {
-        optimiser: {
-            task: {model: [mean(curve) for curve in curves] for model, curves in models.items()}
-            for task, models in tasks.items()
-        }
-        for optimiser, tasks in found.items()
-    }
+    found: Numbers = {name: {task: {model: [] for model in MODELS} for task in TASKS} for name in (ADAM, MUON)}
+    for (name, task, model, _), row in learned({name: setting.sizes[name] for name in found}, setting).items():
+        found[name][task][model].append(mean(row["curve"]))
+    return found
 
 
 def ordered(models: Numbers, first: str, second: str) -> int:

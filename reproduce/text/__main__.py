@@ -55,13 +55,11 @@ def classify(options: Namespace) -> None:
 COMMANDS = {work.__name__: work for work in (corpus, translate, classify)}
 
 
-def read(words: Sequence[str]) -> Namespace:
-    """The options of the command that the first word names.
-
-    Raises:
-        EmulonError: There is no such command, or the other words cannot be read.
-    """
-    name = words[0]
+def main(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print("\n".join(f"{name:<10} {work.__doc__}" for name, work in COMMANDS.items()), "", EXAMPLES, sep="\n")
+        return 0
+    name, *rest = words
     if name not in COMMANDS:
         raise EmulonError(unknown("command", name, COMMANDS))
     parser = Arguments(f"reproduce.text {name}", COMMANDS[name].__doc__ or "", EXAMPLES)
@@ -71,22 +69,13 @@ def read(words: Sequence[str]) -> Namespace:
         where = "of the texts; default: NAME in the folder that EMULON_DATA names, or what datasets downloads"
         parser.add_argument("--folder", type=Path, metavar="DIR", help=where)
         parser.add_argument("--vocabulary", type=whole(1), default=8000, metavar="COUNT", help="words, at most")
-        return parser.read(words[1:])
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
-    several = name == "translate"
-    told = "in the language that the run reads"
-    parser.add_argument("texts", nargs="+" if several else 1, metavar="TEXT", help=told)
-    if several:
+    else:
+        parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run")
+        count = "+" if name == "translate" else 1
+        parser.add_argument("texts", nargs=count, metavar="TEXT", help="in the language that the run reads")
+    if name == "translate":
         parser.add_argument("--beams", type=whole(1), default=1, help="hypotheses kept at a time (default: 1)")
-    return parser.read(words[1:])
-
-
-def main(words: Sequence[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        print("\n".join(f"{name:<10} {work.__doc__}" for name, work in COMMANDS.items()), "", EXAMPLES, sep="\n")
-        return 0
-    options = read(words)
-    COMMANDS[words[0]](options)
+    COMMANDS[name](parser.read(rest))
     return 0
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from emulon.core.errors import BadConfig, unknown
+from emulon.core.errors import BadConfig
 from emulon.core.files import make_folder, write_atomically
 
 Kind = Literal["translation", "classification"]
@@ -211,10 +211,3 @@ def _split(name: str, tensors: dict[str, Tensor], references: dict[str, list[str
 
     answers = texts("answers", "answer_starts") if f"{name}/answers" in tensors else None
     return Split(texts("words", "starts"), answers, tensors.get(f"{name}/classes"), tuple(references.get(name, ())))
-
-
-def class_number(name: str, classes: Sequence[str], where: str) -> int:
-    """The place of a class among the known ones."""
-    if name not in classes:
-        raise BadText(f"{where}: {unknown('class', name, classes)}")
-    return list(classes).index(name)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from emulon.core.errors import unknown
-from reproduce.text.corpora import BadText, Corpus, Kind, Split, Texts, Tokeniser, class_number
+from reproduce.text.corpora import SPLITS, BadText, Corpus, Kind, Split, Texts, Tokeniser
 
 # Split → (text, answer): a translation, or the name of a class.
 Pairs = dict[str, list[tuple[str, str]]]
@@ -31,32 +31,33 @@ VALIDATION = 0.05
 class Source:
     """A named set: what is asked of its texts, and where `datasets` has it.
 
-    `splits` are its names of train, validation and test, "" where there is none; `fields` those of the text, several
-    joined by +, and of the answer.
+    `text` names its fields of the text, several joined by +, `answer` that of the answer. Translations have three
+    splits, sets to classify train and test alone.
     """
 
     kind: Kind
     hub: str
-    fields: tuple[str, str]
-    splits: tuple[str, str, str] = ("train", "", "test")
-    configuration: str | None = None
+    text: str
+    answer: str
     classes: tuple[str, ...] = ()
+    configuration: str | None = None
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return SPLITS if self.kind == "translation" else ("train", "test")
 
 
+YAHOO = "question_title+question_content+best_answer"
 SOURCES: dict[str, Source] = {
-    "multi30k": Source("translation", "bentrevett/multi30k", ("de", "en"), ("train", "validation", "test")),
-    "iwslt": Source("translation", "IWSLT/iwslt2017", ("de", "en"), ("train", "validation", "test"), "iwslt2017-de-en"),
+    "multi30k": Source("translation", "bentrevett/multi30k", "de", "en"),
+    "iwslt": Source("translation", "IWSLT/iwslt2017", "de", "en", configuration="iwslt2017-de-en"),
     "ag_news": Source(
-        "classification", "fancyzhx/ag_news", ("text", "label"), classes=("World", "Sports", "Business", "Sci/Tech")
+        "classification", "fancyzhx/ag_news", "text", "label", classes=("World", "Sports", "Business", "Sci/Tech")
     ),
-    "imdb": Source("classification", "stanfordnlp/imdb", ("text", "label"), classes=("neg", "pos")),
-    "dbpedia": Source("classification", "fancyzhx/dbpedia_14", ("title+content", "label")),
-    "yelp": Source("classification", "Yelp/yelp_review_full", ("text", "label")),
-    "yahoo": Source(
-        "classification",
-        "community-datasets/yahoo_answers_topics",
-        ("question_title+question_content+best_answer", "topic"),
-    ),
+    "imdb": Source("classification", "stanfordnlp/imdb", "text", "label", classes=("neg", "pos")),
+    "dbpedia": Source("classification", "fancyzhx/dbpedia_14", "title+content", "label"),
+    "yelp": Source("classification", "Yelp/yelp_review_full", "text", "label"),
+    "yahoo": Source("classification", "community-datasets/yahoo_answers_topics", YAHOO, "topic"),
 }
 
 
@@ -74,7 +75,7 @@ def data_folder(name: str) -> Path | None:
 
 def make_corpus(kind: Kind, pairs: Pairs, vocabulary: int, classes: Sequence[str] = ()) -> Corpus:
     """The splits as words of a tokeniser that is trained on the first of them."""
-    empty = [name for name in ("train", "validation", "test") if not pairs.get(name)]
+    empty = [name for name in SPLITS if not pairs.get(name)]
     if empty:
         raise BadText(f"there are no texts to {empty[0]} on; a corpus needs train, validation and test")
     tested = {text for text, _ in pairs["test"]}
@@ -90,7 +91,7 @@ def make_corpus(kind: Kind, pairs: Pairs, vocabulary: int, classes: Sequence[str
             kept = tuple(answers) if name == "test" else ()
             splits[name] = Split(texts, Texts.of(tokeniser.encode(answers)), references=kept)
         else:
-            places = [class_number(answer, classes, name) for answer in answers]
+            places = [list(classes).index(answer) for answer in answers]
             splits[name] = Split(texts, classes=torch.tensor(places, dtype=torch.int16, device="cpu"))
     return Corpus(kind, tokeniser, tuple(classes), splits)
 
@@ -120,50 +121,47 @@ def _with_validation(pairs: Pairs) -> Pairs:
 
 def from_folder(source: Source, folder: Path) -> tuple[Pairs, tuple[str, ...]]:
     """Pairs of files train.de and train.en; tables train*.csv and test.csv whose first column is the class; or IMDB's
-    folders, packed or not. Files may be compressed by gzip."""
+    archives. Files may be compressed by gzip."""
     if source.kind == "translation":
-        return {split: _parallel(folder, split, source.fields) for split in ("train", "validation", "test")}, ()
+        return {split: _parallel(folder, split, (source.text, source.answer)) for split in SPLITS}, ()
     archives = sorted(folder.glob("aclImdb*.tar.gz"))
     if archives:
         return _imdb(archives), source.classes
-    return _tables(folder, source)
+    named = folder / "classes.txt"
+    classes = tuple(_text(named).split("\n")) if named.is_file() else source.classes
+    classes = tuple(name.strip() for name in classes if name.strip())
+    pairs: Pairs = {}
+    for split in source.splits:
+        rows = (pair for path in _files(folder, f"{split}*.csv") for pair in _table(path, classes))
+        pairs[split] = list(dict.fromkeys(rows))
+    return pairs, classes
+
+
+def _files(folder: Path, name: str) -> list[Path]:
+    """These files, compressed or not, in order.
+
+    Raises:
+        BadText: There are none.
+    """
+    found = sorted([*folder.glob(name), *folder.glob(f"{name}.gz")])
+    if not found:
+        raise BadText(f"{folder} holds no {name} or {name}.gz; give the folder of the texts")
+    return found
 
 
 def _parallel(folder: Path, split: str, languages: tuple[str, str]) -> list[tuple[str, str]]:
     """The files of both languages, line by line; of several test sets the first by name."""
     start = "val" if split == "validation" else split
-    columns = []
-    for language in languages:
-        found = sorted(path for path in folder.glob(f"{start}*.{language}*") if path.suffix in (f".{language}", ".gz"))
-        if not found:
-            raise BadText(
-                f"{folder} holds no {start}*.{language} or {start}*.{language}.gz; give the folder of the texts"
-            )
-        columns.append(_text(found[0]).split("\n"))
-    sides = [column[:-1] if column[-1] == "" else column for column in columns]
-    if len(sides[0]) != len(sides[1]):
+    one, other = (_text(_files(folder, f"{start}*.{each}")[0]).removesuffix("\n").split("\n") for each in languages)
+    if len(one) != len(other):
         raise BadText(
-            f"{folder}: the {split} files have {len(sides[0])} lines of {languages[0]} and {len(sides[1])} of"
-            f" {languages[1]}"
+            f"{folder}: the {split} files have {len(one)} lines of {languages[0]} and {len(other)} of {languages[1]}"
         )
-    return [(one.strip(), other.strip()) for one, other in zip(*sides, strict=True)]
-
-
-def _tables(folder: Path, source: Source) -> tuple[Pairs, tuple[str, ...]]:
-    """Classes count from 1 in the first column, the others are the text; a column `gt` counts them from 0."""
-    named = folder / "classes.txt"
-    classes = tuple(_text(named).split("\n")) if named.is_file() else source.classes
-    classes = tuple(name.strip() for name in classes if name.strip())
-    pairs: Pairs = {}
-    for split in ("train", "test"):
-        paths = [*folder.glob(f"{split}*.csv"), *folder.glob(f"{split}*.csv.gz")]
-        if not paths:
-            raise BadText(f"{folder} holds no {split}*.csv; give the folder of the texts")
-        pairs[split] = list(dict.fromkeys(pair for path in sorted(paths) for pair in _table(path, classes)))
-    return pairs, classes
+    return [(text.strip(), answer.strip()) for text, answer in zip(one, other, strict=True)]
 
 
 def _table(path: Path, classes: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Classes count from 1 in the first column, the others are the text; a column `gt` counts them from 0."""
     rows = list(csv.reader(io.StringIO(_text(path))))
     header = [cell.lower() for cell in rows[0]] if rows and not rows[0][0].strip().isdigit() else []
     for line, row in enumerate(rows[1:] if header else rows, start=2 if header else 1):
@@ -224,15 +222,12 @@ def from_hub(source: Source) -> tuple[Pairs, tuple[str, ...]]:
         ) from None
     classes = source.classes
     if source.kind == "classification" and not classes:
-        classes = tuple(loaded["train"].features[source.fields[1]].names)
-    splits = zip(("train", "validation", "test"), source.splits, strict=True)
-    return {
-        split: [_row(row, source, classes) for row in loaded[theirs]] for split, theirs in splits if theirs
-    }, classes
+        classes = tuple(loaded["train"].features[source.answer].names)
 
+    def pair(row: dict[str, Any]) -> tuple[str, str]:
+        row = row.get("translation", row)
+        text = " . ".join(str(row[name]) for name in source.text.split("+"))
+        answer = row[source.answer]
+        return (text.strip(), answer.strip()) if source.kind == "translation" else (_clean(text), classes[answer])
 
-def _row(row: dict[str, Any], source: Source, classes: Sequence[str]) -> tuple[str, str]:
-    row = row.get("translation", row)
-    text = " . ".join(str(row[name]) for name in source.fields[0].split("+"))
-    answer = row[source.fields[1]]
-    return (text.strip(), str(answer).strip()) if source.kind == "translation" else (_clean(text), classes[int(answer)])
+    return {split: [pair(row) for row in loaded[split]] for split in source.splits}, classes

@@ -9,7 +9,7 @@ from emulon.algorithms import RidgeRegression
 from emulon.identification import analyse, best_ridge, hidden_states, moments, prefix_weights
 from emulon.identification.loading import load_subject
 from emulon.identification.probes import shuffled
-from reproduce.learning.probes import ProbeTraining, attention_probes, standardised
+from reproduce.learning.probes import attention_probes, standardised
 
 RUN = Path(__file__).parents[2] / "results" / "learners" / "small_learner"
 
@@ -54,7 +54,7 @@ def test_the_moment_is_encoded_and_the_control_is_not(subject):
     found = []
     for quantity, layers in ((moments(xs, ys)[:, 6], [0, 1]), (target, [0, 4])):
         states, targets = standardised(hidden.states[layers]), torch.stack([quantity, shuffled(quantity, 0)])
-        found.append(attention_probes(states, targets, kind="mlp", training=ProbeTraining(steps=150)).score)
+        found.append(attention_probes(states, targets, "mlp", steps=150)[0])
     (moment, weights), control = (each[:, 0] for each in found), torch.stack([each[:, 1] for each in found])
     assert moment[1] > 0.6 > 0.4 > moment[0] and weights[1] > 0.5 > 0.3 > weights[0]
     assert control.abs().max() < 0.1

@@ -8,7 +8,7 @@ import torch
 
 from emulon.report.figure import chart
 from emulon.training import TrainConfig
-from reproduce.algoformer import learners, theorems
+from reproduce.algoformer import figures_3_to_5, theorems
 from reproduce.claim import Scale, Setting, all_claims
 from reproduce.learners import trained
 from reproduce.learning import figure_2, figure_3, figure_4
@@ -30,7 +30,7 @@ def test_prefix_iterates_are_descent_on_the_pairs_before():
 def test_claims_of_one_process_share_a_training():
     said = []
     setting = Setting({}, report_progress=lambda what, done: said.append(done))
-    config = TrainConfig.of(**(learners.TRAINING | {"steps": 2, "width": 8, "heads": 2, "points": 7}))
+    config = TrainConfig.of(**(figures_3_to_5.TRAINING | {"steps": 2, "width": 8, "heads": 2, "points": 7}))
     first = trained(config, setting, 0.5, 0.25)
     assert said and all(0.5 <= done <= 0.75 for done in said)
     heard = len(said)

@@ -137,7 +137,9 @@ TRAINED = {
     "learning-figure-3-width": {"training": LEARNER, "widths": [4, 8], "datasets": 16, "seeds": 2},
     "learning-figure-4": {"training": LEARNER, "learner_datasets": 32, "machine_datasets": 64, "examples": [1, 3]}
     | {"points": 5, "probe": PROBE, "bf16": True, "seeds": 2},
-    "algoformer-figure-2": {**figure_2.SMALL, "tasks": {task: {"steps": 20, "batch": 4} for task in figure_2.TASKS}},
+    "algoformer-figure-2": figure_2.SMALL
+    | {"training": figure_2.SMALL["training"] | {"evaluation_batch": 16, "device": "cpu"}}
+    | {"tasks": {task: {"steps": 20, "batch": 4} for task in figure_2.TASKS}},
     "algoformer-figure-3": {"training": LOOPED, "trained": [2, 3], "windows": [1, 2], "loops": 5, "datasets": 64},
     "algoformer-figure-4": {"training": LOOPED, "layers": [1, 2], "heads": [1, 2], "standard": [3, 6], "datasets": 64},
     "algoformer-figure-5": {"training": LOOPED, "noises": [0.0, 1.0], "iterations": [5], "trained": [[4, 3], [2, 2]]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -33,9 +34,8 @@ class Stack(nn.Module):
         state, _ = torch.func.stack_module_state(every)
         self.values = nn.ParameterList(state.values())
 
-        def one(values: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-            answer: Tensor = torch.func.functional_call(shape, dict(zip(state, values, strict=True)), inputs)
-            return answer
+        def one(values: Sequence[Tensor], *inputs: Tensor) -> Any:
+            return torch.func.functional_call(shape, dict(zip(state, values, strict=True)), inputs)
 
         self.every = torch.vmap(one)
 

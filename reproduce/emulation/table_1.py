@@ -68,8 +68,8 @@ def measured(heads: int, p: int, setting: Setting) -> Numbers:
 
     def answers(x: Tensor) -> Tensor:
         """(part, seed, batch, n, hidden)."""
-        said, _ = module(x.expand(3, *x.shape).flatten(0, 1))
-        return said.unflatten(0, (3, seeds))
+        said: Tensor = module(x.expand(3, *x.shape).flatten(0, 1))[0].unflatten(0, (3, seeds))
+        return said
 
     def loss(x: Tensor, _: Tensor) -> Tensor:
         off: Tensor = ((answers(x) - x @ maps).square() * share).sum()

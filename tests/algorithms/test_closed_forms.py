@@ -12,7 +12,6 @@ from emulon.algorithms import (
     LassoRegression,
     LeastSquares,
     NearestNeighbours,
-    NewtonLeastSquares,
     OnlineSGD,
     PreviousTarget,
     RidgeRegression,
@@ -113,20 +112,3 @@ def test_what_makes_no_sense_is_refused():
     x, y, queries = datasets()
     with pytest.raises(BadShape):
         NearestNeighbours().predict(x, y, queries[:2])
-
-
-def dataset(samples: int = 20, features: int = 4) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(samples, features, generator=generator, dtype=torch.float64)
-    return x, torch.randn(samples, generator=generator, dtype=torch.float64)
-
-
-def test_newtons_iterates_are_their_closed_form():
-    """w_k = (I − (I − S²/‖S‖²)^(2^k))·w*, from S's eigenvectors."""
-    x, y = dataset()
-    values, vectors = torch.linalg.eigh(x.mT @ x)
-    best = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
-    iterates = NewtonLeastSquares(steps=12).iterates(x, y)
-    for k, weights in enumerate(iterates):
-        left = (1 - (values / values[-1]).square()) ** (2**k)
-        torch.testing.assert_close(weights, vectors @ ((1 - left) * (vectors.mT @ best)), atol=1e-12, rtol=0.0)

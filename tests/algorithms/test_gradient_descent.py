@@ -124,12 +124,6 @@ def test_batches_of_one_are_scikit_learns_stochastic_descent():
     np.testing.assert_allclose(ours.numpy(), theirs.coef_, atol=1e-13)
 
 
-def test_the_step_for_batches_is_the_one_for_the_steepest_of_them():
-    x, y = dataset(squared(), seed=5)
-    steps = [GradientDescent(squared(), 1).resolved_step_size(x[k : k + 4], y[k : k + 4]) for k in (0, 4, 8)]
-    torch.testing.assert_close(GradientDescent(squared(), 1, batch=4).resolved_step_size(x, y), min(steps))
-
-
 def test_kinds_of_steps_that_do_not_go_together_are_refused():
     for options in ({"momentum": 0.5, "accelerated": True}, {"accelerated": True, "batch": 3}):
         with pytest.raises(EmulonError, match="do not go together; choose one"):

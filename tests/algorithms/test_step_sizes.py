@@ -52,11 +52,6 @@ def test_features_that_are_all_zero_teach_nothing_and_break_nothing(algorithm):
     assert torch.equal(algorithm.run(x, torch.ones(5, dtype=torch.float64)), torch.zeros(2, dtype=torch.float64))
 
 
-def test_quantiles_of_zero_targets_are_zero():
-    x, _ = regression(0)
-    assert torch.equal(QuantileRegression(0.9).run(x, torch.zeros(40, dtype=torch.float64)), torch.zeros(3).double())
-
-
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), tau=st.sampled_from([0.05, 0.5, 0.7]), steps=st.sampled_from([1, 10, 100]))
 def test_the_best_quantile_iterate_keeps_its_promise(seed: int, tau: float, steps: int):
@@ -87,19 +82,6 @@ def test_the_perceptron_stops_in_time_where_it_is_hard(margin: float):
     bound = 2 * (1 + margin**2) / margin**2
     moves = (Perceptron(steps=1000).iterates(x, torch.ones(2).double()).diff(dim=0) != 0).any(dim=-1)
     assert bound / 100 < moves.sum() <= bound
-
-
-@given(seed=st.integers(0, 10_000), power=st.integers(-3, 3))
-@settings(max_examples=20, deadline=None)
-def test_a_perceptrons_step_size_only_scales_its_weights(seed: int, power: int):
-    x, y = separable(seed, 0.1)
-    one, other = Perceptron(step_size=1.0).iterates(x, y), Perceptron(step_size=2.0**power).iterates(x, y)
-    assert torch.equal(other, 2.0**power * one)
-
-
-def test_a_perceptrons_step_is_at_most_one_long():
-    x, y = separable(2, 0.1)
-    assert 0.1 < Perceptron(steps=50).iterates(100 * x, y).diff(dim=0).norm(dim=-1).max() <= 1
 
 
 @pytest.mark.parametrize("idle", [0, 1, 9])

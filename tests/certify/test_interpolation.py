@@ -27,7 +27,7 @@ from emulon.certify.interpolation import (
 from emulon.core.errors import BadExpression
 from emulon.expressions import parse
 from emulon.expressions.evaluation import ball_arithmetic
-from emulon.interpreter.curvature import Slopes
+from emulon.interpreter.plan import Slopes
 from emulon.softmax import approximate
 
 SMOOTH = ["t", "tanh(3*t)", "exp(t)", "sin(4*t)/3 + pi", "1/(2 + t)", "t**3 - t/7", "gelu", "log(3 + t)", "2"]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from construction_cases import DOMAIN, data, f64, gradient_step, hopfield, linear_layer, normal, residual_map, truncated
+from construction_cases import DOMAIN, data, f64, gradient_step, hopfield, linear_layer, normal, residual_map
 
 from emulon.algorithms import HeavyBall, LinearRegression, NewtonLeastSquares
 from emulon.certify import Domain
@@ -39,17 +39,6 @@ def test_data_outside_the_domain(name):
             module(*parts)
 
 
-def test_residuals_and_cancelling_sums_outside_a_narrower_domain():
-    narrow = Domain(samples=6, features=3, x=2.0, y=1.5, w=1.0, residual=2.0, absolute=3.0)
-    module = ResidualMap("t", narrow, 1e-6)
-    ones, zero = torch.ones(6, 3, dtype=f64), torch.zeros(6, dtype=f64)
-    with refused(OutOfDomain, r"\|w·x − y\| reaches 3 but the domain was built for 2"):
-        module(ones, zero, ones[0])
-    cancelling = torch.tensor([[2.0, -2.0, 0.5]] * 6, dtype=f64)
-    with refused(OutOfDomain, r"\|w\|·\|x\| \+ \|y\| reaches 4.5 but the domain was built for 3"):
-        module(cancelling, zero, ones[0])
-
-
 def test_products_outside_the_bound_or_with_too_much_cancellation():
     x, theta = torch.ones(5, 3, dtype=f64), torch.ones(4, 3, dtype=f64)
     tall = torch.tensor([[12.0, -12.0, 1.0]] * 4, dtype=f64)
@@ -61,12 +50,6 @@ def test_products_outside_the_bound_or_with_too_much_cancellation():
             module(x, tall, *rows[1:])
         with refused(OutOfDomain, "contains NaN or infinity"):
             module(x * float("nan"), *rows)
-
-
-def test_the_papers_truncated_map_refuses_what_it_cannot_clip():
-    x, w = torch.ones(12, 3, dtype=f64), torch.ones(3, dtype=f64)
-    with refused(OutOfDomain, r"\|w·x − \(lo \+ hi\)/2\| reaches 1.7"):
-        truncated("paper", None, 4)(x, -0.4 * w)
 
 
 TOO_TIGHT = {

@@ -73,8 +73,3 @@ def test_the_sharp_grid_holds_its_bound_all_over_its_range_ends_and_seams_includ
     s = torch.linspace(lo, hi, 40 * tokens * heads // tokens * tokens, dtype=f64).reshape(-1, tokens, 1)
     module.certificate.verify(module(s, torch.ones(1, dtype=f64)), s.squeeze(-1))
     assert module.certificate.bound < 0.55 * (hi - lo) / (heads * (tokens - 2) - 1)
-
-
-def test_a_tolerance_chooses_the_papers_number_of_heads():
-    module = TruncatedLinear(12, 3, -1.0, 2.0, 0.02, grid="paper")
-    assert module.certificate.bound <= 0.02 and module.heads.heads == 10

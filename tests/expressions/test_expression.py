@@ -79,11 +79,6 @@ def test_numbers_are_read_in_every_spelling(text: str) -> None:
     assert at(text, 1.7)[0] == pytest.approx(want, rel=1e-14)
 
 
-def test_the_dtype_of_the_argument_is_kept() -> None:
-    for dtype in (torch.float32, torch.float64):
-        assert parse("Max(t, 0)*pi + 1/3")(torch.ones(2, 3, dtype=dtype)).dtype == dtype
-
-
 def test_what_another_branch_would_divide_by_does_not_spoil_this_one() -> None:
     text = "Piecewise((log(t), t > 1), (t - 1, True))"
     assert at(text, -2.0, 0.0, 1.0, math.e) == pytest.approx([-3.0, -1.0, 0.0, 1.0])
@@ -113,15 +108,6 @@ def test_breaks_are_found_to_the_last_bit(text: str, where: list[float], jumps: 
     found = parse(text).breaks(-2.0, 2.0)
     assert [b.jump for b in found] == jumps
     assert np.allclose([b.at for b in found], where, rtol=0, atol=5e-16)
-
-
-def test_two_breaks_closer_than_the_samples_are_both_found() -> None:
-    near = [b.at for b in parse("Max(Abs(t - 0.12345) - 1e-6, 0)").breaks(-1.0, 2.0)]
-    assert near == pytest.approx([0.123449, 0.123451], abs=1e-15)
-
-
-def test_breaks_at_the_very_ends_do_not_count() -> None:
-    assert parse("Max(t, 0)").breaks(0.0, 1.0) == parse("Max(t, 0)").breaks(-1.0, 0.0) == []
 
 
 def test_a_break_knows_its_limits_its_value_and_its_change_of_slope() -> None:

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from by_hand import GRID, phase
 from library import KINKS, case
 
 from emulon.algorithms.losses import TemplateData
-from emulon.interpreter import Capacity, Interpreter, Program, modes, module
+from emulon.interpreter import Interpreter, Program, modes, module
 from emulon.interpreter.modes import CachedPhase, unit_vectors
-from emulon.interpreter.phase import ValueCoefficients, certified_lazily, emulated_scores
+from emulon.interpreter.phase import certified_lazily, emulated_scores
 
 Programs = dict[str, Program]
 
@@ -45,25 +44,6 @@ def test_differences_are_kept_in_float32_only_where_what_that_adds_is_within_the
     assert {block.keys.dtype for block in wide.blocks} == {torch.float64}
     w = torch.tensor([0.3, -0.2, 0.1, 0.5], dtype=torch.float64)
     torch.testing.assert_close(narrow.apply(w, w), wide.apply(w, w), rtol=0.0, atol=1e-15)
-
-
-@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1.0), (torch.float32, 4.0)])
-def test_what_is_kept_of_values_is_what_reading_them_adds_at_their_own_scale(dtype, scale, monkeypatch):
-    """Of ¼·(fixed − value·x): in float32 these are read 4 times larger, and what that adds is divided by 4."""
-    monkeypatch.setattr(Interpreter, "read_quickly", lambda self, s: s + 1e-2 * torch.sin(7 * s))
-    grid = replace(GRID, **{name: getattr(GRID, name).to(dtype) for name in ("slopes", "intercepts", "values")})
-    made = replace(phase(), grid=grid, values=ValueCoefficients(step=0.25, shrink=0.9, fixed=0.3))
-    x, fixed = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(dtype)
-    (block,) = CachedPhase(Interpreter(Capacity(1, 1, 1, 200.0), dtype), made, TemplateData(x, x[:, 0], fixed)).blocks
-    numbers = scale * 0.25 * (fixed.mT[:, None] - grid.values[:, None] * x.mT[:, None])
-    wanted = (1e-2 * torch.sin(7 * numbers) / scale).flatten(-2)
-    torch.testing.assert_close(block.values[0].to(dtype), wanted, rtol=0.0, atol=1e-6)
-
-
-def test_a_factor_and_its_negative_are_read_once():
-    factors = torch.tensor([-2.0, -0.5, 0.0, 0.5, 2.0], dtype=torch.float64)
-    sizes, signs = modes.shared(factors)
-    assert len(sizes) == 3 and torch.equal(signs @ sizes, factors)
 
 
 def test_datasets_that_share_their_x_are_read_once(programs: Programs):

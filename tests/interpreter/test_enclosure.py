@@ -7,9 +7,8 @@ import torch
 from flint import arb, ctx
 
 from emulon.algorithms import GradientDescent, as_loss
-from emulon.interpreter import enclosure
-from emulon.interpreter.audit import audited
-from emulon.interpreter.enclosure import distance_to_exact
+from emulon.interpreter import audit
+from emulon.interpreter.audit import audited, distance_to_exact
 from emulon.interpreter.plan import Plan, domain_from_data
 
 f64 = torch.float64
@@ -75,9 +74,9 @@ def test_of_a_batch_the_worst_dataset_counts():
 
 
 def test_with_too_few_bits_the_enclosure_is_wide_and_still_holds(monkeypatch):
-    monkeypatch.setattr(enclosure, "BITS", 24)
-    monkeypatch.setattr(enclosure, "TRIES", 1)
-    monkeypatch.setattr(enclosure, "BITS_A_STEP", 0)
+    monkeypatch.setattr(audit, "BITS", 24)
+    monkeypatch.setattr(audit, "TRIES", 1)
+    monkeypatch.setattr(audit, "BITS_A_STEP", 0)
     plan = plan_of(GradientDescent(as_loss("squared"), 40, 0.2, l2=0.1, accelerated=True))
     truth = exact(40, 0.2, 0.1, 0, 12)
     away, radius = distance_to_exact(plan, X, Y, torch.tensor([float(v) for v in truth], dtype=f64))
@@ -89,7 +88,7 @@ def test_gram_matrices_are_exact_whatever_the_sizes_of_numbers():
     far[:, 0] = 10.0 ** (-15.0 * torch.arange(12, dtype=f64))
     for x in (X, far, X * 1e-150, torch.zeros_like(X)):
         with ctx.workprec(2048):
-            gram, target = enclosure._gram(x, Y)
+            gram, target = audit._gram(x, Y)
             columns = [[Fraction(v) for v in column] for column in [*x.mT.tolist(), Y.tolist()]]
             for i, left in enumerate(columns[:-1]):
                 for j, right in enumerate(columns):

@@ -6,7 +6,7 @@ from library import dataset
 from torch import Tensor, nn
 
 from emulon.algorithms import LogisticRegression
-from emulon.attention import Head, Trace
+from emulon.attention import Head
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 from emulon.interpreter import Capacity, Interpreter, compile
 
@@ -29,27 +29,6 @@ def tokens(count: int = 12, features: int = 6) -> Tensor:
 def test_emulates_any_head_it_is_prompted_with(seed: int, small: Interpreter):
     weights, x = head(seed), tokens()
     torch.testing.assert_close(small(x, *weights), Head(*weights)(x), rtol=0.0, atol=1e-9)
-
-
-def test_only_the_first_tokens_ask_where_told_so(small: Interpreter):
-    weights, x = head(2), tokens()
-    torch.testing.assert_close(small(x, *weights, queries=3), small(x, *weights)[:3], rtol=0.0, atol=1e-14)
-
-
-def test_prompts_come_in_batches(small: Interpreter):
-    weights, x = head(3), torch.stack([tokens(), 0.5 * tokens()])
-    out = small(x, *weights)
-    for i in range(2):
-        torch.testing.assert_close(out[i], small(x[i], *weights), rtol=0.0, atol=1e-14)
-
-
-def test_layer_one_is_three_heads_a_row_and_layer_two_is_one(small: Interpreter):
-    with Trace() as trace:
-        small(tokens(), *head(0))
-    layers = [record.scores.shape for record in trace.records]
-    assert [record.name for record in trace.records] == ["layer 1", "layer 2"]
-    assert layers[0] == (3 * 5, 12, len(small.slopes))
-    assert layers[1] == (12, 12)
 
 
 def test_elsewhere_it_is_a_copy_that_promises_the_same(small: Interpreter):
@@ -92,13 +71,6 @@ def test_programs_beyond_the_capacity_are_refused_on_both_paths(small: Interpret
     short = Interpreter(Capacity(needed.features, needed.tokens - 1, needed.width, needed.reach))
     with pytest.raises(BadShape, match=f"{needed.tokens} tokens"):
         short.run(program, x, y)
-
-
-def test_fitting_takes_the_largest_of_each():
-    a, b = Capacity(1, 20, 3, 4.0), Capacity(2, 10, 4, 3.0)
-    assert (a | b) == Capacity(2, 20, 4, 4.0)
-    assert a in (a | b) and b in (a | b)
-    assert a not in b
 
 
 def test_dtypes_are_not_mixed():

@@ -20,7 +20,7 @@ from forging import KINDS, ORIGINALS, Content, accepted, balls, centred, consist
 from emulon.certify import checker
 from emulon.interpreter import certificate_file, files
 
-FORGERIES = int(os.environ.get("EMULON_FORGERIES", "30"))
+FORGERIES = int(os.environ.get("EMULON_FORGERIES", "10"))
 KNOWN: dict[Any, Any] = {}
 PHASES = ("gradient", "proximal")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from emulon.certify.domain import enclosure
 from emulon.expressions import parse
-from emulon.interpreter.curvature import Slopes
+from emulon.interpreter.plan import Slopes
 from emulon.networks.attention import Attention, AttentionPhase
 from emulon.networks.elementwise import Function, FunctionPhase, Gate, GatePhase
 from emulon.networks.maps import Constant, Linear, LinearPhase, Norm, Product, ReciprocalRoot

@@ -8,7 +8,6 @@ from flint import arb, ctx
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from emulon.certify.interpolation import Keys
 from emulon.core.errors import ToleranceTooTight
 from emulon.softmax import Approximation, Grid, approximate
 
@@ -141,9 +140,3 @@ def test_the_log_normaliser_stays_within_its_range(seed: int, keys: int, steepne
     slack = 2e-9 * (1 + grid.score_size)
     steepest_step = np.abs(a).max() * (hi - lo) / 20_000
     assert np.ptp(logs) <= grid.log_normaliser_range <= np.ptp(logs) + steepest_step + slack
-
-
-def test_a_grid_keeps_the_numbers_its_dtype_can_hold() -> None:
-    third = np.array([1 / 3])
-    numbers = Grid.stored(third, third, third, torch.float32, 0.0, 1.0, "one").numbers
-    assert isinstance(numbers, Keys) and numbers.values[0] == float(np.float32(1 / 3)) != 1 / 3

@@ -19,8 +19,7 @@ from emulon.core import Progress, silent
 from emulon.core.arrays import at_a_time
 from emulon.core.errors import OutOfDomain
 from emulon.expressions import parse
-from emulon.interpreter.curvature import Slopes
-from emulon.interpreter.plan import Plan, require_gentle
+from emulon.interpreter.plan import Plan, Slopes, require_gentle
 
 # (number of the step, state, the one before it) ↦ the next.
 Step = Callable[[int, Tensor, Tensor], Tensor]

@@ -30,9 +30,9 @@ from emulon.certify import rounding
 from emulon.certify.rounding import shifted_average
 from emulon.core.errors import BadExpression, OutOfDomain
 from emulon.expressions import parse
-from emulon.interpreter.curvature import Slopes
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
+from emulon.interpreter.plan import Slopes
 from emulon.networks.arithmetic import Arithmetic
 from emulon.networks.layers import LIFT, Box, ErrorBound, Prompt, SimpleLayer, SimplePhase, ValueRanges, read
 from emulon.networks.softmaxes import SMALL, Softmax, power_for

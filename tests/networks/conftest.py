@@ -1,26 +1,12 @@
 """Small networks, compiled once, and one frozen interpreter for all of them and for three algorithms."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import jaxtyping
 import pytest
 import small_networks
-from small_networks import Case
+from small_networks import Case, unchecked
 from torch import Tensor
 
 from emulon import Interpreter, compile_network
 from emulon.interpreter import Program
-
-
-@contextmanager
-def unchecked() -> Iterator[None]:
-    """Without type checks, which make the search for grids several times slower."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        yield
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

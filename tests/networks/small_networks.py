@@ -1,7 +1,10 @@
 """Small networks, and what is known of each."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import jaxtyping
 import torch
 from torch import Tensor, nn
 
@@ -81,3 +84,13 @@ def algorithms(x: Tensor, y: Tensor) -> list[Program]:
 def regression() -> tuple[Tensor, Tensor]:
     x = random(12, 3)
     return x, (x @ x.new_tensor([1.0, -0.5, 0.2])).sign()
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Without type checks, which make the search for grids several times slower."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,16 +1,14 @@
 """Audits and certificates are about the module as it is written, not about its layers rounded to float64."""
 
+import math
 import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import judge
 import pytest
 import random_networks
 import torch
-from small_networks import random, trained_norm
+from small_networks import random, trained_norm, unchecked
 from torch import nn
 
 from emulon import compile_network
@@ -24,22 +22,29 @@ from emulon.networks.program import distance_by_arb
 f64 = torch.float64
 
 
-def test_random_networks_keep_their_promises():
-    """EMULON_RANDOM_NETWORKS=300 judges so many; otherwise a few of every kind."""
-    count = os.environ.get("EMULON_RANDOM_NETWORKS", "")
-    script = Path(random_networks.__file__)
-    ran = subprocess.run([sys.executable, str(script), *([count] if count else [])], capture_output=True, text=True)
-    assert ran.returncode == 0, "\n".join(ran.stdout.splitlines()[-3:]) + ran.stderr
+# Some of every kind for which little has to be searched; EMULON_RANDOM_NETWORKS=300 judges so many.
+QUICK = (5, 7, 8, 23, 25, 26, 32, 47, 61, 65, 67, 83, 84, 85, 89, 96, 101)
+COUNT = os.environ.get("EMULON_RANDOM_NETWORKS")
 
 
-@pytest.mark.parametrize("seed", [0, 5, 8, 19, 25, 47, 67])
-def test_the_judge_agrees_with_pytorch(seed):
+@pytest.mark.parametrize("seed", range(int(COUNT)) if COUNT else QUICK)
+def test_a_random_network_keeps_its_bounds_or_is_refused(seed):
     case = random_networks.drawn(seed)
+    x = case.x[:2]
     with torch.no_grad():
-        outputs = case.module(case.x[:2])
-    off = judge.error(case.module, case.x[:2], outputs)
-    assert off <= 1e-11 * (1 + outputs.abs().max().item())
-    assert judge.error(case.module, case.x[:2], outputs + 1e-3) == pytest.approx(1e-3, rel=1e-6)
+        plain = case.module(x)
+    off = judge.error(case.module, x, plain)
+    assert math.isnan(off) or off <= 1e-11 * (1 + plain.abs().max().item())
+    try:
+        with unchecked():
+            run = random_networks.compiled(case)(x)
+            promised = min(run.audit.bound, run.certificate.bound)
+    except EmulonError as refusal:
+        assert "\n" not in str(refusal)
+        return
+    error = judge.error(case.module, x, run.outputs)
+    assert math.isnan(error) or error <= promised
+    assert judge.error(case.module, x, run.outputs + 1.0) == pytest.approx(1.0, rel=1e-6)
 
 
 ROUNDED = {
@@ -86,7 +91,7 @@ def test_a_slope_that_is_not_known_is_said():
 def test_a_softplus_is_compiled_on_one_side_of_its_threshold():
     """PyTorch's is t itself above 20, a jump of 2e-9."""
     x = torch.linspace(-30, 30, 5, dtype=f64).unsqueeze(-1)
-    with pytest.raises(EmulonError, match="a network with jumps is not compiled"):
+    with unchecked(), pytest.raises(EmulonError, match="a network with jumps is not compiled"):
         compile_network(one_function(nn.Softplus()), data=x)
     layer = replace(lower(one_function(nn.Softplus()), (1,)).layers[-1], reads=(0,))
     above = layer.evaluate(Ball.of(torch.tensor([20.5], dtype=f64)), BALLS)

@@ -6,20 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_networks import ACTIVATIONS, one_norm, perceptron, random, small_encoder, two_norms
+from small_networks import ACTIVATIONS, perceptron, random, small_encoder, two_norms
 from torch import nn
 
 from emulon import Interpreter, compile_network
 from emulon.certify.interpolation import Interpolation, holds
 from emulon.core.errors import BadShape, EmulonError, NotCertified, OutOfDomain
 from emulon.expressions import parse
-from emulon.interpreter.identity_grid import identity_grid
 from emulon.models import AlgoFormer, Looped
 from emulon.networks import Box, Expression, Heads, classes_of, heads_of
 from emulon.networks.builder import lower
 from emulon.networks.elementwise import Gate, GatePhase
 from emulon.networks.layers import ValueRanges, states
-from emulon.networks.maps import Norm
 from emulon.networks.softmaxes import UNITS, softmax_for
 
 f64 = torch.float64
@@ -175,27 +173,6 @@ def test_squares_and_roots_of_all_magnitudes_are_one_softmax_each():
         found = root.grid.numbers.weights(s.numpy()) @ root.grid.numbers.values
         assert root.grid.lo <= lo and hi <= root.grid.hi
         assert abs(found * s.sqrt().numpy() - 1).max() < 1e-12
-
-
-def test_a_norm_s_answers_are_bounded_whatever_its_input_is_off_by(warm):
-    """An input that is off by 1 tells nothing of 1/√v, and yet a norm's answers are at most √width = 2 in size."""
-    program = compile_network(small_encoder(), data=random(6, 3, 4))
-    norms = [number for number, layer in enumerate(program.layers, start=1) if isinstance(layer, Norm)]
-    found = program.errors(identity_grid(program.capacity.reach), 1.0)
-    assert len(norms) == 2
-    for last in norms:
-        most = 2.001 + program.phases[last - 1].ranges.output.size
-        assert (found[last].bound.each <= most).all() and not found[last].known.any()
-
-
-def test_no_sample_of_a_norm_is_farther_apart_than_its_errors_travel(warm):
-    (network, x), before = one_norm(), 1e-6
-    program = compile_network(network, data=x)
-    found = program.errors(identity_grid(program.capacity.reach), before)[-1].bound.each[-1]
-    torch.manual_seed(0)
-    moved = x + before * (2 * torch.rand(200, 40, 6, dtype=f64) - 1).sign()
-    seen = (program.exact(moved) - program.exact(x)).abs().flatten(0, 1).amax(dim=0)
-    assert (seen <= found).all() and (found <= 40 * seen.max()).all()
 
 
 def test_one_head_of_a_random_gpt2():

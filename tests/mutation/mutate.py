@@ -1,8 +1,7 @@
 """Mutation testing: plants small faults in a package, one by one, and records which of them the tests notice.
 
     nice -n 19 python tests/mutation/mutate.py src/emulon/certify tests/certify tests/softmax --out faults.jsonl
-        [--terms: only faults that drop or halve a term] [--only REGEX of functions] [--again: what survived before]
-        [--budget SECONDS of tests a fault] [--sample N faults: the same ones wherever their lines are]
+        [--only REGEX of functions] [--again: what survived before]
 
 The modules are imported once. Every test runs once with a trace of the lines that it reaches; a fault is planted in a
 fork, in place, and meets the tests that reach its line, the quickest first, until one fails. A fault that takes far
@@ -29,7 +28,6 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from hashlib import sha256
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -37,7 +35,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from faults import TERMS, Fault, code_of, faults
+from faults import Fault, code_of, faults
 
 # Seconds: of tests a fault, and what a fault may take beyond twice its tests' own time.
 BUDGET, GRACE = 4.0, 3.0
@@ -84,10 +82,8 @@ class Mutate:
             (file, fault)
             for file, source in sources.items()
             for fault in faults(source)
-            if (fault.kind in TERMS or not self.options.terms) and re.search(self.options.only, fault.owner)
+            if re.search(self.options.only, fault.owner)
         ]
-        if self.options.sample:
-            chosen = sorted(chosen, key=lambda each: sha256(named(*each).encode()).digest())[: self.options.sample]
         for file, fault in chosen:
             if (shown(file), fault.name) not in known:
                 self.try_fault(fault, file, sources[file], functions, items, coverage)
@@ -96,7 +92,7 @@ class Mutate:
     def try_fault(
         self, fault: Fault, file: Path, source: str, functions: Any, items: dict[str, Any], coverage: Coverage
     ) -> None:
-        chosen = tests_of(fault, str(file), coverage, self.options.budget)
+        chosen = tests_of(fault, str(file), coverage)
         started, seconds = time.monotonic(), sum(coverage[name][0] for name in chosen)
         tests = [items[name] for name in chosen]
         said = "no test comes here"
@@ -109,11 +105,6 @@ class Mutate:
 
 def shown(file: Path) -> str:
     return str(file.relative_to(SOURCE)) if file.is_relative_to(SOURCE) else file.name
-
-
-def named(file: Path, fault: Fault) -> str:
-    """A fault without its line, which moves."""
-    return f"{shown(file)} {fault.owner} {fault.name.split(' ', 1)[1]}"
 
 
 def prepare(items: list[pytest.Item]) -> None:
@@ -133,7 +124,7 @@ def clear_caches(objects: Iterable[Any]) -> None:
             one.cache_clear()
 
 
-def tests_of(fault: Fault, file: str, coverage: Coverage, budget: float) -> list[str]:
+def tests_of(fault: Fault, file: str, coverage: Coverage) -> list[str]:
     """The tests that reach a fault's lines, the quickest first, within the budget."""
     lines, constant = set(range(fault.start[0], fault.end[0] + 1)), fault.owner.startswith("=")
     reaching = [
@@ -143,7 +134,7 @@ def tests_of(fault: Fault, file: str, coverage: Coverage, budget: float) -> list
     ]
     chosen, total = [], 0.0
     for seconds, name in sorted(reaching):
-        if total and total + seconds > budget:
+        if total and total + seconds > BUDGET:
             break
         chosen.append(name)
         total += seconds
@@ -247,24 +238,17 @@ def anywhere(record: dict[str, Any]) -> str:
     return f"{record['file']} {record['owner']} {record['fault'].split(' ', 1)[1]}"
 
 
-def table(out: Path, terms: bool) -> None:
-    """Print counts by file, of all faults and of terms, and the survivors without a reason on record."""
+def table(out: Path) -> None:
+    """Print counts by file, and the survivors without a reason on record."""
     tried = [each for each in records(out) if each["said"] != "cannot be planted"]
     survivors = [each for each in tried if each["said"] in SURVIVED]
-    for title, kinds in (("all", None), ("terms", TERMS)):
-        both = [[each for each in part if kinds is None or each["kind"] in kinds] for part in (tried, survivors)]
-        counts = [Counter(each["file"] for each in part) for part in both]
-        for name in [*counts[0], None]:
-            total, gone = (count[name] if name else count.total() for count in counts)
-            share = 100 * (total - gone) / max(total, 1)
-            print(f"{title:6} {name or 'in all':24} {total - gone:5} of {total:5} noticed, {share:.1f} %")
-    groups = tomllib.loads(EXCEPTIONS.read_text())["exception"]
-    reasons = {fault for group in groups for fault in group["faults"]}
-    survivors = [each for each in survivors if each["kind"] in TERMS or not terms]
+    counts, gone = (Counter(each["file"] for each in part) for part in (tried, survivors))
+    for name, total in [*counts.items(), ("in all", counts.total())]:
+        noticed = total - (gone.total() if name == "in all" else gone[name])
+        print(f"{name:24} {noticed:5} of {total:5} noticed, {100 * noticed / max(total, 1):.1f} %")
+    reasons = {fault for group in tomllib.loads(EXCEPTIONS.read_text())["exception"] for fault in group["faults"]}
     unexplained = [each for each in survivors if anywhere(each) not in reasons]
-    print(
-        f"{len(survivors) - len(unexplained)} of {len(survivors)} survivors have a reason on record; these have none:"
-    )
+    print(f"{len(unexplained)} of {len(survivors)} survivors have no reason on record:")
     for each in unexplained:
         print(f"{each['fault'].split(' ', 1)[0]} {anywhere(each)} ({each['said']})")
 
@@ -273,15 +257,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, default=Path("faults.jsonl"))
-    parser.add_argument("--terms", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--budget", type=float, default=BUDGET)
-    parser.add_argument("--sample", type=int)
     parser.add_argument("--table", type=Path)
     options = parser.parse_args()
     if options.table:
-        table(options.table, options.terms)
+        table(options.table)
         return 0
     options.sources = [path for path in options.paths if "src" in path.parts]
     tests = [str(path) for path in options.paths if "src" not in path.parts]

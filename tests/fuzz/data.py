@@ -11,15 +11,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fuzz.oracle import BINARY, SMOOTH, Undecided, Violation
+from fuzz.oracle import BINARY, SMOOTH
 
 DTYPES = ("float64",) * 20 + ("float32",) * 14 + ("float16", "bfloat16")
-NUMERIC = ("float32", "float16", "int64", "bool")
-# How arrays are handed over; each must be understood as what it is, or refused.
-LAYOUTS = ("plain",) * 30 + ("transposed", "strided", *NUMERIC, "complex128", "gradient", "batch", "column")
 SCALES = (1e-3, 1e3, 1e-8, 1e8, 1e-20, 1e20, 1e-150, 1e150, 1e-310, 1e300)
-
-how_given = {"dtype": st.sampled_from(DTYPES), "layout": st.sampled_from(LAYOUTS)}
+dtypes = st.sampled_from(DTYPES)
 
 
 def scales(ordinary: int) -> st.SearchStrategy[float]:
@@ -111,39 +107,10 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def tensor(values: Any, dtype: str, layout: str = "plain") -> Tensor:
-    """The numbers as a tensor of this dtype and layout."""
-    made = torch.tensor(values, dtype=torch.float64).to(dtype_named(dtype))
-    if layout == "transposed" and made.ndim >= 2:
-        return made.mT.contiguous().mT
-    if layout == "strided":
-        return torch.stack([made, torch.full_like(made, 7.0)], dim=-1).flatten(-2)[..., ::2]
-    if layout in NUMERIC:
-        return made.to(dtype_named(layout))
-    if layout == "complex128":
-        return torch.complex(made.double(), torch.ones_like(made.double()))
-    if layout == "gradient":
-        return made.requires_grad_()
-    if layout == "batch":
-        return made.expand(2, *made.shape)
-    return made.unsqueeze(-1) if layout == "column" else made
-
-
 def tensors(case: dict[str, Any], *names: str) -> list[Tensor]:
-    return [tensor(case[name], case["dtype"], case["layout"]) for name in names]
+    return [torch.tensor(case[name], dtype=torch.float64).to(dtype_named(case["dtype"])) for name in names]
 
 
 def stored(case: dict[str, Any], *names: str) -> list[Any]:
-    """The numbers that a certificate is about: those handed over, as the dtype then holds them; as lists."""
-    kept = case["layout"] if case["layout"] in NUMERIC else "plain"
-    dtype = dtype_named(case["dtype"])
-    return [tensor(case[name], case["dtype"], kept).to(dtype).double().tolist() for name in names]
-
-
-def first_of_batch(out: Tensor, case: dict[str, Any]) -> Tensor:
-    """The answer for the one dataset, which a batch repeats; raises where the layout cannot have been understood."""
-    if case["layout"] == "complex128":
-        raise Violation("complex numbers were taken for real ones")
-    if case["layout"] == "column":
-        raise Undecided("a column may be read as a batch of other problems")
-    return out[0] if case["layout"] == "batch" else out
+    """The numbers that a certificate is about: those handed over, as the dtype holds them; as lists."""
+    return [each.double().tolist() for each in tensors(case, *names)]

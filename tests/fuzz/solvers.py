@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from flint import arb, arb_mat
 from hypothesis import strategies as st
 
-from emulon.algorithms import ALGORITHMS
-from emulon.certify import Domain, Spectrum
-from emulon.constructions import DescentInContext
-from emulon.interpreter import Interpreter, compile
+from emulon.certify import Domain
 from emulon.looped import CausalLoopedGradientDescent, LoopedGradientDescent, LoopedNewton
 from emulon.looped.newton import start_scale
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
 from fuzz import oracle
-from fuzz.data import dtype_named, first_of_batch, how_given, numbers, scales, sizes, stored, tables, tensors
-from fuzz.learning import LOSS_OF, LOSSES, check_run
+from fuzz.data import dtype_named, dtypes, numbers, scales, sizes, stored, tables, tensors
 from fuzz.oracle import Case, Violation, dot, matvec, require_certified
 
 SOLVERS = ("gradient descent", "newton", "causal gradient descent")
@@ -40,7 +35,7 @@ def loops(draw: Any) -> Case:
         "tolerance": st.sampled_from((None, None, 1e-2, 1e-6)),
         "slack": st.sampled_from((1.0, 1.001, 1.5)),
     }
-    return draw(st.fixed_dictionaries(options | how_given))
+    return draw(st.fixed_dictionaries({**options, "dtype": dtypes}))
 
 
 def check_loop(case: Case) -> None:
@@ -59,7 +54,7 @@ def solver_of(case: Case, domain: Domain) -> Any:
 def check_solver(case: Case, solver: Any, parts: list[Any]) -> None:
     """Audit and certificate after so many loops."""
     run = solver.run(*parts, loops=case["loops"])
-    prediction = first_of_batch(run.prediction, case)
+    prediction = run.prediction
     require_certified("audit", prediction, run.audit, lambda: exact_predictions(case, solver))
     require_certified("certificate", prediction, run.certificate, lambda: exact_predictions(case, solver))
 
@@ -94,7 +89,7 @@ def machines(draw: Any) -> Case:
         "steps": st.integers(0, 4),
         "decay": st.sampled_from((0.9, 0.5, 0.0)),
     }
-    return {"which": which} | draw(st.fixed_dictionaries(options | how_given))
+    return {"which": which} | draw(st.fixed_dictionaries({**options, "dtype": dtypes}))
 
 
 def program_of(case: Case) -> RegisterProgram:
@@ -117,7 +112,7 @@ def check_register_run(case: Case, machine: Any) -> None:
     """Audit and certificate of a machine's run, at every position."""
     prompt = machine.program.prompt
     run = machine.run(**prompt.fill(*tensors(case, "x", "y")))
-    predictions = first_of_batch(prompt.predictions(run.result), case)
+    predictions = prompt.predictions(run.result)
     if not predictions.isfinite().all():
         raise Violation(f"predictions that are not finite: {predictions.tolist()}")
     require_certified("audit", predictions, run.audit, lambda: exact_learner(case))
@@ -149,71 +144,3 @@ def exact_learner(case: Case) -> list[Any]:
             residual = dot(w, row) - ys[i]
             w = [a - step * (b * residual + 2 * ridge * a) for a, b in zip(w, row, strict=True)]
     return out
-
-
-SAMPLES, FEATURES, STEPS, LOOPS = 4, 2, 6, 6
-# |x| ≤ 1 in two features: the largest eigenvalue is at most 2, and the steepest loss has curvature 2.
-DOMAIN, STEP_SIZE = Domain(SAMPLES, FEATURES, x=1.0, y=1.0, w=4.0), 0.25
-CONSTRUCTED = ("linear_regression", "ridge", "lasso", "huber_regression", "log_cosh_regression", "logistic_regression")
-SMALL = {"step_size": 0.1, "ridge": 0.5, "steps": 3, "decay": 0.9, "horizon": LOOPS, "tolerance": None}
-SMALL |= {"layout": "plain", "delta": 1.35, "tau": 0.5}
-FAMILIES = {"interpreter": tuple(LOSS_OF), "descent": CONSTRUCTED, "looped": SOLVERS * 3, "machine": PROGRAMS * 3}
-
-
-def within_one(count: int) -> st.SearchStrategy[list[float]]:
-    special = st.sampled_from((0.0, 1.0, -1.0, 0.5, 1e-9, 1e-310))
-    return st.lists(st.one_of(st.floats(-1, 1), st.floats(-1, 1), special), min_size=count, max_size=count)
-
-
-@st.composite
-def audits(draw: Any) -> Case:
-    """Small runs of everything that audits itself, compiled once, on new data each time."""
-    family, name = draw(st.sampled_from([(family, name) for family, names in FAMILIES.items() for name in names]))
-    features = 1 if name == "moving_average" else FEATURES
-    link = LOSSES[LOSS_OF[name]].link if name in LOSS_OF else "residual"
-    labels = st.lists(st.sampled_from((-1.0, 1.0)), min_size=SAMPLES, max_size=SAMPLES)
-    y = draw(labels if link == "margin" else within_one(SAMPLES))
-    return {
-        "which": f"{family} {name}",
-        "x": [draw(within_one(features)) for _ in range(SAMPLES)],
-        "y": [abs(value) for value in y] if link == "rate" else y,
-        "query": draw(within_one(features)),
-        "loops": draw(st.integers(0, LOOPS)),
-        "dtype": draw(st.sampled_from(("float64", "float64", "float32"))),
-    }
-
-
-def check_audit(case: Case) -> None:
-    family, _, name = case["which"].partition(" ")
-    made = compiled(family, name, case["dtype"])
-    case = {**SMALL, **case, "which": name, "algorithm": name}
-    x, y, query = tensors(case, "x", "y", "query")
-    if family == "interpreter":
-        check_run(case, made[0].run(made[1], x, y))
-    elif family == "descent":
-        check_run(case, made.run(x, y))
-    elif family == "looped":
-        check_solver(case, made, [x, y, query])
-    else:
-        check_register_run(case, made)
-
-
-@cache
-def compiled(family: str, name: str, dtype_name: str) -> Any:
-    """What a case of `audits` runs."""
-    dtype = dtype_named(dtype_name)
-    if family in ("interpreter", "descent"):
-        algorithm = ALGORITHMS[name](steps=STEPS, step_size=STEP_SIZE)
-    if family == "interpreter":
-        program = compile(algorithm, DOMAIN, 1e-6, dtype)
-        return Interpreter.fitting(program), program
-    if family == "descent":
-        descent = algorithm.descent
-        options = {"steps": STEPS, "step_size": STEP_SIZE, "l2": descent.l2, "l1": descent.l1, "dtype": dtype}
-        return DescentInContext(descent.loss, DOMAIN, points=17, **options)
-    case = {**SMALL, "which": name, "dtype": dtype_name}
-    if family == "looped":
-        spectrum = Spectrum(smallest=0.02) if name == "newton" else Spectrum()
-        return solver_of(case, Domain(SAMPLES, FEATURES, x=1.0, y=1.0, w=0.0, spectrum=spectrum))
-    features = 1 if name == "moving_average" else FEATURES
-    return program_of({**case, "x": [[0.0] * features] * SAMPLES}).compile(dtype)

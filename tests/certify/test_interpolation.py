@@ -17,9 +17,6 @@ from emulon.certify.interpolation import (
     Interpolation,
     Keys,
     _cell,
-    _cells,
-    _narrowest,
-    deficits,
     holds,
     prove,
     require_smooth,
@@ -221,19 +218,6 @@ def test_a_proof_that_would_take_for_ever_ends_at_once_and_stays_true(asked: lis
     assert len(asked) < 200
 
 
-@pytest.mark.parametrize("reach", [1e-30, 1.0, 1.99, 2.0**60])
-def test_cells_are_halved_down_to_some_floats_and_no_further(reach: float) -> None:
-    assert 4 * np.spacing(reach) <= _narrowest(reach) <= 19 * np.spacing(reach)
-
-
-def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_end() -> None:
-    """Scores 0, −8, 3 at −1 and 0, −2, −5 at 3: the second is below the first by 8 and 2, the others by nothing."""
-    keys = keys_of([0.0, 1.5, -2.0], [0.0, -6.5, 1.0], [0, 0, 0])
-    doubt = 2.0**-49 * (1.5 * 3 + 6.5)
-    assert deficits(keys, -1.0, 3.0).tolist() == [0.0 - doubt, 2.0 - doubt, 0.0 - doubt]
-    assert deficits(keys, -3.0, 1.0).tolist() == [0.0 - doubt, 5.0 - doubt, 0.0 - doubt]
-
-
 def cell(keys: Keys, text: str, left: float, right: float) -> tuple[float, float, float, float]:
     with ball_arithmetic(PRECISION, ORDER + 1):
         return _cell(keys, parse(text), left, right)
@@ -255,14 +239,6 @@ def test_a_key_that_rounding_alone_puts_far_below_is_not_left_out(slopes, interc
     assert 1 / (1 + math.exp(2)) <= cell(keys, "0*t", at, at + width)[0] < 0.2
 
 
-def test_the_bounds_of_a_cell_are_those_of_its_mirror_images() -> None:
-    """Of −f, and of f(−t): the remainder may have any sign, and be largest at either end."""
-    slopes, intercepts, values = np.array([0.4, -0.7, 0.1]), [0.9, 0.0, 0.2], np.array([1.0, -2.0, 0.5])
-    wanted = pytest.approx(cell(keys_of(slopes, intercepts, values), "exp(9*t)", -1.0, 1.5), rel=1e-6)
-    assert cell(keys_of(slopes, intercepts, -values), "-exp(9*t)", -1.0, 1.5) == wanted
-    assert cell(keys_of(-slopes, intercepts, values), "exp(-9*t)", -1.5, 1.0) == wanted
-
-
 def test_a_cell_that_cannot_be_enclosed_or_has_too_many_switches_open_says_nothing() -> None:
     for keys, text in ((keys_of([-40, 40], [0, 0], [0, 1]), "t"), (one(0), "1/t"), (one(0), "log(t)")):
         assert cell(keys, text, -1.0, 1.0) == NOTHING
@@ -277,18 +253,6 @@ def test_both_ends_of_a_cell_are_covered_where_no_float_is_its_middle() -> None:
     first = math.nextafter(1.0, 2)
     for left, right, value in ((1.0, first, 1.0), (first, math.nextafter(first, 2), math.nextafter(first, 2))):
         assert cell(one(value), "t", left, right)[0] >= 2.0**-52
-
-
-def test_the_first_cut_follows_the_softmax_and_keeps_to_breaks_and_bands() -> None:
-    """Eight cells to a segment at least."""
-    assert _cells(one(0), parse("t"), 0.0, 1.0, ()) == [(k / 8, (k + 1) / 8) for k in range(8)]
-    kinked = {edge - 1 / 3 for cell in _cells(one(0), parse("Abs(t - 1/3)"), -1.0, 1.0, ()) for edge in cell}
-    assert {-4 / 3, 0.0, 1 - 1 / 3} <= kinked
-    assert any(0 < edge < 1e-12 for edge in kinked) and any(-1e-12 < edge < 0 for edge in kinked)
-    banded = _cells(one(0), parse("sign(t)"), -1.0, 1.0, [Band(-0.25, 0.25), Band(0.5, 2.0)])
-    assert sorted({edge for cell in banded for edge in cell})[:9] == np.linspace(-1.0, -0.25, 9).tolist()
-    assert all(right <= -0.25 or (left >= 0.25 and right <= 0.5) for left, right in banded) and len(banded) == 16
-    assert all(left < right for left, right in banded)
 
 
 def test_a_second_thread_does_not_spoil_a_proof():

@@ -193,22 +193,49 @@ def _by_weights(construction: Any, xs: Tensor, ys: Tensor, x_query: Tensor) -> T
     return ((weights.unsqueeze(-2) if x_query.ndim == xs.ndim else weights) * x_query).sum(dim=-1)
 
 
-class MachinePredictor:
-    """A compiled register machine. It is causal, so any shorter prompt is padded to the length it was built for."""
+class PrefixPredictor:
+    """A predictor that answers at every x of a prompt of `samples` points, from the examples before it.
 
-    def __init__(self, machine: Any) -> None:
-        self.machine = machine
-        self.samples: int = machine.program.prompt.samples
-        self.examples = tuple(range(1, self.samples))
+    It is causal, so that a shorter prompt is padded to this length.
+    """
+
+    @property
+    def samples(self) -> int:
+        raise NotImplementedError
+
+    def __call__(self, xs: Tensor, ys: Tensor) -> Tensor:
+        """ŷ at every x of a whole prompt."""
+        raise NotImplementedError
+
+    @property
+    def examples(self) -> tuple[int, ...]:
+        """Numbers of examples that it can be asked after."""
+        return tuple(range(1, self.samples))
 
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+        """ŷ at x_query after these examples."""
         points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
         return self.predict_prefixes(points, ys)[..., -1]
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        """ŷ_i at every x_i; the last target may be left out."""
-        return padded_prefixes(self.machine.predict, self.samples, xs, ys)
+        """ŷ_i at every x_i; the last target and later examples may be missing."""
+        return padded_prefixes(self, self.samples, xs, ys)
+
+
+class MachinePredictor(PrefixPredictor):
+    """A compiled register machine."""
+
+    def __init__(self, machine: Any) -> None:
+        self.machine = machine
+
+    @property
+    def samples(self) -> int:
+        return int(self.machine.program.prompt.samples)
+
+    def __call__(self, xs: Tensor, ys: Tensor) -> Tensor:
+        answers: Tensor = self.machine.predict(xs, ys)
+        return answers
 
 
 def padded_prefixes(answers: Callable[[Tensor, Tensor], Tensor], samples: int, xs: Tensor, ys: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +32,21 @@ from emulon.tasks.task import uniform
 LEAST_RIDGE = 1e-6
 
 
+def one_by_one(xs: Tensor, ys: Tensor, step: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """ŷ_i = w·x_i, where w becomes step(w, x_i, w·x_i − y_i) after every example, from w = 0."""
+    w, answers = torch.zeros_like(xs[..., 0, :]), []
+    for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
+        answers.append((w * x).sum(-1))
+        w = step(w, x, (answers[-1] - y).unsqueeze(-1))
+    return torch.stack(answers, dim=-1)
+
+
+def on_examples_so_far(xs: Tensor, ys: Tensor, fitted: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """ŷ_i = w·x_i, where w is fitted(x, y), a column, on the examples before x_i."""
+    fits = [fitted(xs[..., :i, :], ys[..., :i, None])[..., 0] for i in range(xs.shape[-2])]
+    return torch.stack([(w * x).sum(-1) for w, x in zip(fits, xs.unbind(-2), strict=True)], dim=-1)
+
+
 @dataclass(frozen=True)
 class Sgd(Mechanism, name="sgd"):
     """w ← w − α(x(w·x − y) + 2λw) on one example after the other, from w = 0.
@@ -49,11 +65,7 @@ class Sgd(Mechanism, name="sgd"):
         return sgd_rounds(examples, self.step_size, ridge=self.ridge)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        w, answers = torch.zeros_like(xs[..., 0, :]), []
-        for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
-            answers.append((w * x).sum(-1))
-            w = w - self.step_size * (x * (answers[-1] - y).unsqueeze(-1) + 2 * self.ridge * w)
-        return torch.stack(answers, dim=-1)
+        return one_by_one(xs, ys, lambda w, x, off: w - self.step_size * (x * off + 2 * self.ridge * w))
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
@@ -80,13 +92,13 @@ class BatchDescent(Mechanism, name="batch descent"):
         return descent_steps(examples, self.step_size, self.steps, ridge=self.ridge)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        answers = []
-        for i in range(xs.shape[-2]):
-            x, y, w = xs[..., :i, :], ys[..., :i, None], torch.zeros_like(xs[..., 0, :, None])
+        def fitted(x: Tensor, y: Tensor) -> Tensor:
+            w = torch.zeros_like(xs[..., 0, :, None])
             for _ in range(self.steps):
-                w = w - self.step_size * (x.mT @ (x @ w - y) / max(i, 1) + 2 * self.ridge * w)
-            answers.append((w[..., 0] * xs[..., i, :]).sum(-1))
-        return torch.stack(answers, dim=-1)
+                w = w - self.step_size * (x.mT @ (x @ w - y) / max(x.shape[-2], 1) + 2 * self.ridge * w)
+            return w
+
+        return on_examples_so_far(xs, ys, fitted)
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
@@ -116,12 +128,8 @@ class Ridge(Mechanism, name="ridge"):
         return elimination_steps(examples, self.ridge)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        answers, penalty = [], self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype, device="cpu")
-        for i in range(xs.shape[-2]):
-            x, y = xs[..., :i, :], ys[..., :i, None]
-            w = torch.linalg.solve(x.mT @ x + penalty, x.mT @ y)[..., 0]
-            answers.append((w * xs[..., i, :]).sum(-1))
-        return torch.stack(answers, dim=-1)
+        penalty = self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype, device="cpu")
+        return on_examples_so_far(xs, ys, lambda x, y: torch.linalg.solve(x.mT @ x + penalty, x.mT @ y))
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
@@ -133,10 +141,6 @@ class MovingAverage(Mechanism, name="moving average"):
     """ŷ ← γŷ + (1 − γ)y from 0; x is not used. Drawn: γ uniform in 0.2 … 0.9."""
 
     decay: float = 0.7
-
-    @property
-    def max_norm(self) -> float:
-        return TARGET
 
     def add(self, examples: Examples) -> Register:
         return average_rounds(examples, self.decay)
@@ -174,13 +178,14 @@ class Momentum(Mechanism, name="momentum"):
         return momentum_rounds(examples, self.step_size, self.decay)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        w = v = torch.zeros_like(xs[..., 0, :])
-        answers = []
-        for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
-            answers.append((w * x).sum(-1))
-            v = self.decay * v + x * (answers[-1] - y).unsqueeze(-1)
-            w = w - self.step_size * v
-        return torch.stack(answers, dim=-1)
+        v = torch.zeros_like(xs[..., 0, :])
+
+        def step(w: Tensor, x: Tensor, off: Tensor) -> Tensor:
+            nonlocal v
+            v = self.decay * v + x * off
+            return w - self.step_size * v
+
+        return one_by_one(xs, ys, step)
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
@@ -206,11 +211,7 @@ class ClippedSgd(Mechanism, name="clipped sgd"):
         return clipped_rounds(examples, self.step_size, self.limit)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
-        w, answers = torch.zeros_like(xs[..., 0, :]), []
-        for x, y in zip(xs.unbind(-2), ys.unbind(-1), strict=True):
-            answers.append((w * x).sum(-1))
-            w = w - self.step_size * x * (answers[-1] - y).clamp(-self.limit, self.limit).unsqueeze(-1)
-        return torch.stack(answers, dim=-1)
+        return one_by_one(xs, ys, lambda w, x, off: w - self.step_size * x * off.clamp(-self.limit, self.limit))
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
@@ -236,19 +237,11 @@ class LeastSquares(Ridge, name="least squares"):
 class LastValue(Mechanism, name="last value"):
     """ŷ is the previous target; x is not used. Only sizes are drawn."""
 
-    @property
-    def max_norm(self) -> float:
-        return TARGET
-
     def add(self, examples: Examples) -> Register:
         return copied(examples)
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
         return torch.nn.functional.pad(ys[..., :-1], (1, 0))
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**sizes(generator))
 
 
 @dataclass(frozen=True)
@@ -258,10 +251,6 @@ class NearestAverage(Mechanism, name="nearest average"):
     For large s it is close to the nearest neighbour. Drawn: s log-uniform in 1 … 16."""
 
     sharp: float = 4.0
-
-    @property
-    def max_norm(self) -> float:
-        return TARGET
 
     def add(self, examples: Examples) -> Register:
         return weighed(examples, self.sharp)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from emulon.core.predictor import NotAPredictor, padded_prefixes
+from emulon.core.predictor import NotAPredictor, PrefixPredictor
 from emulon.machine.targets.stock import NeedsTransformers
 from emulon.planted.files import is_planted, load, save
 from emulon.planted.model import PlantedModel
@@ -68,7 +68,7 @@ def adding(planted: PlantedModel, added: Mapping[str, Tensor]) -> list[tuple[str
     return [(written_at(truth.version(name)), hook(change)) for name, change in changes.items()]
 
 
-class WrappedModel:
+class WrappedModel(PrefixPredictor):
     """A planted model run by another library, a `TransformerBridge` or an `NNsight`; it is a predictor.
 
     Hooks and permanent edits of the wrapper are in effect.
@@ -81,7 +81,11 @@ class WrappedModel:
     def __init__(self, planted: PlantedModel, wrapper: Any) -> None:
         self.planted, self.wrapper = planted, wrapper
         self.run: Callable[[Tensor], Any] = _traced(wrapper) if hasattr(wrapper, "trace") else wrapper
-        self.examples, self.task = planted.examples, planted.task
+        self.task = planted.task
+
+    @property
+    def samples(self) -> int:
+        return self.planted.samples
 
     def __call__(self, xs: Tensor, ys: Tensor) -> Tensor:
         """ŷ at every x."""
@@ -92,15 +96,6 @@ class WrappedModel:
             return self.planted.answers(out.last_hidden_state.reshape(prompt.shape))
         logits: Tensor = getattr(out, "logits", out)
         return logits.reshape(*prompt.shape[:-1], -1)[..., 1::2, 0]
-
-    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        """ŷ at x_query after these examples."""
-        points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
-        return self.predict_prefixes(points, ys)[..., -1]
-
-    def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        """ŷ_i at every x_i."""
-        return padded_prefixes(self, self.planted.mechanism.samples, xs, ys)
 
 
 def opened(wrapper: Any) -> WrappedModel:

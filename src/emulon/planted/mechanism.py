@@ -75,9 +75,9 @@ class Mechanism(ABC):
         return self.features
 
     @property
-    @abstractmethod
     def max_norm(self) -> float:
-        """Upper bound on ‖w‖ for all data of the domain."""
+        """Upper bound on ‖w‖ for all data of the domain; where there is no w, on |ŷ|."""
+        return TARGET
 
     @abstractmethod
     def add(self, examples: Examples) -> Register:
@@ -90,9 +90,9 @@ class Mechanism(ABC):
         """ŷ_i at every x_i from the examples before it: the exact algorithm in plain tensor code."""
 
     @classmethod
-    @abstractmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
-        """Draw parameters from the distribution in the class's docstring."""
+        """Draw parameters from the distribution in the class's docstring; here, sizes alone."""
+        return cls(**sizes(generator))
 
     @property
     def domain(self) -> Domain:

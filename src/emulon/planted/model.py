@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from emulon.certify.balls import FloatBall
 from emulon.certify.domain import require_shape
 from emulon.core.errors import BadShape
 from emulon.core.hub import HubMixin
-from emulon.core.predictor import padded_prefixes
+from emulon.core.predictor import PrefixPredictor
 from emulon.machine.carry_out import at_start, distance, results
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
@@ -102,7 +102,7 @@ def add_distractors(examples: Examples, count: int, generator: torch.Generator) 
 
 
 @dataclass(frozen=True, eq=False)
-class PlantedModel(HubMixin):
+class PlantedModel(HubMixin, PrefixPredictor):
     """A transformer with a planted learning algorithm; it is a predictor, and `identify` takes it.
 
     `planted(xs, ys)` are the network's answers and `planted.algorithm(xs, ys)` the exact ones.
@@ -189,12 +189,12 @@ class PlantedModel(HubMixin):
         offset = self.architecture.prompt_offset(self.state)
         return embedded if offset is None else embedded + offset
 
-    def inputs(self, xs: Tensor, ys: Tensor) -> dict[str, Tensor]:
-        """The input registers x and y, (..., tokens, size), in the network's dtype."""
+    def inputs(self, xs: Tensor, ys: Tensor, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        """The input registers x and y, (..., tokens, size), as rounded to the network's dtype."""
         prompt = self.source.prompt
         assert prompt is not None
         filled = prompt.fill(xs.to(self.dtype), self._all_targets(xs, ys).to(self.dtype))
-        return dict(filled)
+        return {name: part.to(dtype) for name, part in filled.items()}
 
     def answers(self, hidden: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... samples"]:
         """ŷ at every x, read off the network's last hidden state."""
@@ -229,32 +229,18 @@ class PlantedModel(HubMixin):
         for name, amounts in added.items():
             version, change = self.truth.version(name), self.truth.in_stream(name, amounts.to(self.dtype))
             if version.part == "embedding":
-                handles.append(blocks[0].register_forward_pre_hook(_adding_to_input(change)))
+                handles.append(blocks[0].register_forward_pre_hook(_adding(change)))
             else:
                 path = self.architecture.attention if version.part == "attention" else self.architecture.mlp
                 place = blocks[version.layer].get_submodule(path)
-                handles.append(place.register_forward_hook(_adding_to_output(change)))
-        try:
+                handles.append(place.register_forward_hook(_adding(change)))
+        with removed_after(handles):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    # As a predictor.
 
     @property
-    def examples(self) -> tuple[int, ...]:
-        """Numbers of examples that it can be asked after."""
-        return tuple(range(1, self.mechanism.samples))
-
-    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        """ŷ at x_query after these examples."""
-        points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
-        return self.predict_prefixes(points, ys)[..., -1]
-
-    def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
-        """ŷ_i at every x_i; the last target and later examples may be missing."""
-        return padded_prefixes(self, self.mechanism.samples, xs, ys)
+    def samples(self) -> int:
+        """Examples in a prompt; the last one is only a query."""
+        return self.mechanism.samples
 
     # What every register must hold.
 
@@ -265,8 +251,7 @@ class PlantedModel(HubMixin):
 
         With `added`, after the intervention.
         """
-        inputs = {name: part.double() for name, part in self.inputs(xs, ys).items()}
-        held = at_start(self.source, inputs, FloatBall)
+        held = at_start(self.source, self.inputs(xs, ys, torch.float64), FloatBall)
         extra: dict[int, FloatBall] = {}
         for name, amounts in (added or {}).items():
             version = self.truth.version(name)
@@ -288,12 +273,10 @@ class PlantedModel(HubMixin):
 
     def audit(self, xs: Tensor, ys: Tensor) -> Certificate:
         """Bound on the distance of these answers from the program's, proved in ball arithmetic for this run only."""
-        prompt, program = self.source.prompt, self.source
-        assert prompt is not None
-        answered = torch.zeros(*xs.shape[:-2], program.tokens, 1, dtype=torch.float64, device="cpu")
+        answered = torch.zeros(*xs.shape[:-2], self.source.tokens, 1, dtype=torch.float64, device="cpu")
         answered[..., 0::2, 0] = self(xs, ys).double()
-        inputs = {name: part.double() for name, part in self.inputs(xs, ys).items()}
-        error = distance(program, inputs, self.output, answered)[..., 0::2, :].nan_to_num(nan=math.inf)
+        error = distance(self.source, self.inputs(xs, ys, torch.float64), self.output, answered)[..., 0::2, :]
+        error = error.nan_to_num(nan=math.inf)
         return Certificate({"distance to the instructions": error.max().item()}, self.dtype, scope="run")
 
     @property
@@ -303,7 +286,7 @@ class PlantedModel(HubMixin):
 
     def draw(self, batch: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         """xs (batch, samples, features) and ys (batch, samples) of `task`, in float64."""
-        return self.task.held_out(seed, batch, self.mechanism.samples).pairs
+        return self.task.held_out(seed, batch, self.samples).pairs
 
     def _all_targets(self, xs: Tensor, ys: Tensor) -> Tensor:
         samples, features = self.mechanism.samples, self.mechanism.features
@@ -318,18 +301,23 @@ class PlantedModel(HubMixin):
         return f"PlantedModel({self.name}: {self.architecture.title}, {shape}, error {self.error_bound})"
 
 
-def _adding_to_output(change: Tensor) -> Any:
-    def hook(module: Any, inputs: Any, output: Any) -> Any:
-        return (output[0] + change, *output[1:]) if isinstance(output, tuple) else output + change
+def _adding(change: Tensor) -> Any:
+    """A hook that adds to the first of a module's outputs, or of its inputs."""
+
+    def hook(module: Any, *given: Any) -> Any:
+        return (given[-1][0] + change, *given[-1][1:]) if isinstance(given[-1], tuple) else given[-1] + change
 
     return hook
 
 
-def _adding_to_input(change: Tensor) -> Any:
-    def hook(module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (inputs[0] + change, *inputs[1:])
-
-    return hook
+@contextmanager
+def removed_after(handles: Iterable[Any]) -> Iterator[None]:
+    """Removes hooks at the end of the block."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def plant(
@@ -401,4 +389,4 @@ def with_measured(planted: PlantedModel) -> PlantedModel:
     worst = (planted(xs, ys).double() - planted.algorithm(xs, ys)).abs().nan_to_num(nan=math.inf).max().item()
     note = f"{MARGIN:g} times the worst of {PROMPTS} prompts; nothing useful is proved for every input"
     certificate = Certificate({"measured": MARGIN * worst}, planted.dtype, proved=False, note=note, assumes=())
-    return PlantedModel(planted.mechanism, planted.truth, planted.state, certificate, planted.build)
+    return replace(planted, certificate=certificate)

@@ -436,7 +436,7 @@ class _Surrounded:
         parts = {name: self._more_heads(getattr(block, name)) for name in ("query", "key", "value", "output")}
         parts["query"][:, -1] = ISOLATED * math.sqrt(self.size) * (self.word[PAD] - self.layout.constant())
         parts["key"][:, -1] = self.word[PAD]
-        fixed = {name: self._with_pad(part) if name == NORMS[2] else part for name, part in block.fixed.items()}
+        fixed = {name: self._with_pad(part) if name == NORMS[0] else part for name, part in block.fixed.items()}
         return Block(**parts, inward=block.inward, outward=block.outward, fixed=fixed)
 
     def _more_heads(self, part: Tensor) -> Tensor:

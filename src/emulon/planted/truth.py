@@ -7,7 +7,7 @@ and TransformerLens; −1 is the embedding. Token 0 is the start token.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -146,14 +146,13 @@ class Truth:
     @property
     def used_heads(self) -> frozenset[tuple[int, int]]:
         """(block, head) of the heads that ŷ depends on."""
-        working = {(one.layer, head) for one in self.instructions if one.matters for head in one.heads}
-        return frozenset(working | set(self.sweeping))
+        return frozenset(self.sweeping).union(*(product([i.layer], i.heads) for i in self.instructions if i.matters))
 
     @property
     def used_neurons(self) -> frozenset[tuple[int, int]]:
         """(block, neuron) of the neurons that ŷ depends on."""
-        working = {(one.layer, neuron) for one in self.instructions if one.matters for neuron in one.neurons}
-        return frozenset(working | set(self.sweeping_neurons))
+        working = (product([i.layer], i.neurons) for i in self.instructions if i.matters)
+        return frozenset(self.sweeping_neurons).union(*working)
 
     @property
     def unused_heads(self) -> frozenset[tuple[int, int]]:
@@ -197,24 +196,9 @@ class Truth:
         registers = [
             {**asdict(one), "read": one.read.tolist(), "write": one.write.tolist()} for one in self.registers.values()
         ]
-        return {
-            "blocks": self.blocks,
-            "heads": self.heads,
-            "neurons": self.neurons,
-            "tokens": self.tokens,
-            "output": self.output,
-            "registers": registers,
-            "versions": [asdict(one) for one in self.versions],
-            "instructions": [asdict(one) for one in self.instructions],
-            "sweeping": self.sweeping,
-            "sweeping_neurons": self.sweeping_neurons,
-            "edges": self.edges,
-            "unused": {
-                "heads": sorted(self.unused_heads),
-                "neurons": sorted(self.unused_neurons),
-                "registers": self.unused_registers,
-            },
-        }
+        unused = {"heads": sorted(self.unused_heads), "neurons": sorted(self.unused_neurons)}
+        lists = {"edges": self.edges, "unused": {**unused, "registers": self.unused_registers}}
+        return {**asdict(replace(self, registers={})), "registers": registers, **lists}
 
 
 # Derivation from a compiled program.
@@ -262,19 +246,13 @@ def truth_of(machine: Compiled, arranged: Arrangement | None = None) -> Truth:
         own = [unit for unit, served in enumerate(blocks[place].unit_owners) if owner == served]
         return own if not arranged.units else arranged.units[place].argsort()[own].tolist()
 
-    instructions = tuple(
-        InstructionTruth(
-            one.number,
-            str(one),
-            layer_of[one.number],
-            tuple(sorted(heads(layer_of[one.number], one.number))),
-            tuple(sorted(neurons(layer_of[one.number], one.number))),
-            tuple(versions.names[read] for read in versions.read_by[one.number]),
-            versions.names[versions.written_by[one.number]],
-            bool(versions.tokens[versions.written_by[one.number]]),
-        )
-        for one in program.instructions
-    )
+    instructions = []
+    for one in program.instructions:
+        place, written = layer_of[one.number], versions.written_by[one.number]
+        parts = [tuple(sorted(part(place, one.number))) for part in (heads, neurons)]
+        reads = tuple(versions.names[read] for read in versions.read_by[one.number])
+        truth = str(one), place, *parts, reads, versions.names[written], bool(versions.tokens[written])
+        instructions.append(InstructionTruth(one.number, *truth))
     return Truth(
         arranged.blocks,
         machine.heads,
@@ -283,7 +261,7 @@ def truth_of(machine: Compiled, arranged: Arrangement | None = None) -> Truth:
         versions.names[versions.now[result_name(program)]],
         _registers(machine.layout, arranged.rotation),
         versions.versions(),
-        instructions,
+        tuple(instructions),
         tuple((place, head) for place in blocks for head in heads(place, SWEEP)),
         tuple((place, unit) for place in blocks for unit in neurons(place, SWEEP)),
     )
@@ -304,19 +282,12 @@ class _Versions:
             name, count = self.now[one.target.name]
             self.now[name] = self.written_by[one.number] = (name, count + 1)
             self.names[name, count + 1] = f"{name}#{count + 1}"
-        self.tokens: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self.last_read: dict[tuple[str, int], int] = {}
-        self._walk_back()
-
-    def _walk_back(self) -> None:
-        """From the output backwards: tokens at which a result matters are passed on to what the instruction reads."""
-        program = self.machine.program
-        asked = range(1, program.tokens + 1, 2 if program.prompt is not None else 1)
-        self.tokens[self.now[result_name(program)]] |= set(asked)
-        self.last_read[self.now[result_name(program)]] = self.blocks
+        # From the output backwards: tokens at which a result matters are passed on to what the instruction reads.
+        output, asked = self.now[result_name(program)], range(1, program.tokens + 1, 1 if program.prompt is None else 2)
+        self.tokens: dict[tuple[str, int], set[int]] = defaultdict(set, {output: set(asked)})
+        self.last_read = {output: blocks}
         for one in reversed(program.instructions):
-            needed = self.tokens[self.written_by[one.number]]
-            if needed:
+            if needed := self.tokens[self.written_by[one.number]]:
                 self._pass_on(one, needed)
 
     def _pass_on(self, one: Instruction, needed: set[int]) -> None:
@@ -336,25 +307,19 @@ class _Versions:
 
     def versions(self) -> tuple[VersionTruth, ...]:
         """All but the zeros before a first write: what is added to these ends up in what is written."""
-        writer = {version: number for number, version in self.written_by.items()}
-        by_number = {one.number: one for one in self.machine.program.instructions}
+        writer = {self.written_by[one.number]: one for one in self.machine.program.instructions}
         out = []
         for name, count in self.names:
             if count == 0 and name not in self.machine.program.known:
                 continue
-            number, after = writer.get((name, count)), writer.get((name, count + 1))
-            out.append(
-                VersionTruth(
-                    name,
-                    count,
-                    number,
-                    EMBEDDING if number is None else self.layer_of[number],
-                    "embedding" if number is None else PARTS[by_number[number].raw.operator],
-                    self.blocks if after is None else self.layer_of[after],
-                    self.last_read.get((name, count)),
-                    tuple(sorted(self.tokens[name, count])),
-                )
-            )
+            own, after = writer.get((name, count)), writer.get((name, count + 1))
+            until = self.blocks if after is None else self.layer_of[after.number]
+            used = until, self.last_read.get((name, count)), tuple(sorted(self.tokens[name, count]))
+            if own is None:
+                out.append(VersionTruth(name, count, None, EMBEDDING, "embedding", *used))
+            else:
+                part = PARTS[own.raw.operator]
+                out.append(VersionTruth(name, count, own.number, self.layer_of[own.number], part, *used))
         return tuple(out)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,9 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.core.predictor import padded_prefixes
-from emulon.planted.architecture import ARCHITECTURES, Architecture
+from emulon.core.predictor import PrefixPredictor
+from emulon.planted.architecture import ARCHITECTURES, Architecture, Weights
 from emulon.planted.mechanism import BoundedLinear
+from emulon.planted.model import removed_after
 
 # Largest batch when many changes are tried.
 BATCH = 1024
@@ -132,9 +132,15 @@ class Subject:
         read: Tensor = (hidden @ self.readout)[..., 1::2]
         return read
 
-    def output_matrix(self, block: int) -> Float[Tensor, "heads head_width width"]:
-        """The block's output matrix, one part per head."""
-        return self.architecture.parse(self.model.state_dict(), self.heads).blocks[block].output
+    @cached_property
+    def weights(self) -> Weights:
+        """The model's weights by block and head."""
+        return self.architecture.parse(self.model.state_dict(), self.heads)
+
+    @property
+    def output_matrices(self) -> Float[Tensor, "blocks heads head_width width"]:
+        """The blocks' output matrices, one part per head."""
+        return torch.stack([block.output for block in self.weights.blocks])
 
     def activations(self, prompts: Float[Tensor, "prompts tokens width"]) -> Activations:
         """Activations on any prompts."""
@@ -164,7 +170,7 @@ class Subject:
             handles.append(block.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0])))
             handles.append(output.register_forward_pre_hook(lambda module, inputs: heads.append(inputs[0])))
             handles.append(mlp.register_forward_hook(lambda module, inputs, output: mlps.append(output)))
-        with _until_done(handles):
+        with removed_after(handles):
             hidden = self.model(inputs_embeds=prompts).last_hidden_state
         return streams, heads, mlps, self.answers(hidden)
 
@@ -174,7 +180,7 @@ class Subject:
         No row is computed in blocks before its own; a first row, which is dropped, keeps batches from being empty.
         """
         modules = [*self.architecture.blocks_of(self.model), self.model.get_submodule(self.architecture.norm)]
-        with _until_done(
+        with removed_after(
             [modules[block].register_forward_pre_hook(_joined_by(rows)) for block, rows in streams.items()]
         ):
             hidden = self.model(inputs_embeds=self.prompts[:1]).last_hidden_state
@@ -209,7 +215,7 @@ class Subject:
                 if is_mlp
                 else module.register_forward_pre_hook(lambda _, inputs, hook=hook: (hook(inputs[0]), *inputs[1:]))
             )
-        with torch.no_grad(), _until_done(handles):
+        with torch.no_grad(), removed_after(handles):
             answers: Tensor = self.entered(streams).unflatten(0, (len(several), count))
         return answers
 
@@ -242,15 +248,6 @@ def _replacing(parts: Sequence[tuple[slice, slice, Tensor]]) -> Callable[[Tensor
     return replaced
 
 
-@contextmanager
-def _until_done(handles: Sequence[Any]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @dataclass(frozen=True, eq=False)
 class Embedding:
     """Data as `inputs_embeds`: a start token, x₁, y₁, x₂, …
@@ -276,7 +273,7 @@ class Embedding:
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyAnswers:
+class NoisyAnswers(PrefixPredictor):
     """The model as a predictor only, with Gaussian noise of `noise` times the answers' standard deviation.
 
     Without noise every parameter could be read off exactly, and no interval could be too narrow.
@@ -293,11 +290,6 @@ class NoisyAnswers:
         """Examples in a prompt, the last of them without its target."""
         return len(self.embedding.start) // 2
 
-    @property
-    def examples(self) -> tuple[int, ...]:
-        """Numbers of examples that it can be asked after."""
-        return tuple(range(1, self.samples))
-
     def __call__(self, xs: Tensor, ys: Tensor) -> Tensor:
         """ŷ at every x, without noise."""
         with torch.no_grad():
@@ -307,12 +299,7 @@ class NoisyAnswers:
 
     def predict_prefixes(self, xs: Tensor, ys: Tensor) -> Tensor:
         """ŷ at every x; the last target and later examples may be missing."""
-        answers = padded_prefixes(self, self.samples, xs, ys)
+        answers = super().predict_prefixes(xs, ys)
         generator = torch.Generator().manual_seed(self.seed)
         errors = torch.randn(answers.shape, dtype=answers.dtype, generator=generator, device="cpu")
         return answers + self.noise * answers.std() * errors
-
-    def predict(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        """ŷ at x_query after these examples."""
-        points = torch.cat([xs, x_query.unsqueeze(-2)], dim=-2)
-        return self.predict_prefixes(points, ys)[..., -1]

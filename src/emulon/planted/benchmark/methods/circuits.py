@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from emulon.planted.benchmark.answers import Answers, library, method
 from emulon.planted.benchmark.subject import Change, Subject
+from emulon.planted.model import removed_after
 
 # Prompts used by activation patching, which runs the model once per component, and by attribution patching.
 PATCHED, ATTRIBUTED = 8, 32
@@ -47,8 +48,7 @@ def attribution_patching(subject: Subject) -> Answers:
 def readout_attribution(subject: Subject) -> Answers:
     """Direct readout attribution: the variation of what a component adds along the readout direction."""
     run = subject.run
-    directions = torch.stack([subject.output_matrix(block) @ subject.readout for block in range(subject.blocks)])
-    heads = torch.einsum("bpthd,bhd->bhpt", run.heads, directions)[..., 1::2]
+    heads = torch.einsum("bpthd,bhd->bhpt", run.heads, subject.output_matrices @ subject.readout)[..., 1::2]
     mlps = (run.mlps @ subject.readout)[..., 1::2]
     return Answers(heads=heads.std(dim=2).mean(dim=-1), mlps=mlps.std(dim=1).mean(dim=-1))
 
@@ -138,8 +138,7 @@ def _best_edges(subject: Subject, steps: int) -> Answers:
     """For every component the best score of an edge out of it, gradients averaged over `steps` inputs."""
     few, size = subject.few(EDGE_PROMPTS), subject.heads + 1
     own, other = few.run, few.other_run
-    output = torch.stack([few.output_matrix(block) for block in range(few.blocks)])
-    heads = torch.einsum("bpthd,bhdw->bhptw", other.heads - own.heads, output)
+    heads = torch.einsum("bpthd,bhdw->bhptw", other.heads - own.heads, few.output_matrices)
     senders = torch.cat([heads, (other.mlps - own.mlps)[:, None]], dim=1).flatten(0, 1)
     best = senders.new_zeros(len(senders))
     for block, gradients in gradients_of_inputs(few, steps):
@@ -168,19 +167,17 @@ def gradients_of_inputs(
     ]
     last = few.model.get_submodule(few.architecture.norm)
     handles.append(last.register_forward_hook(lambda _, inputs, output: kept.append((inputs[0], output))))
-    try:
-        with torch.enable_grad():
-            hidden = few.model(inputs_embeds=prompts.clone().requires_grad_()).last_hidden_state
-            wanted = [output for _, output in kept[:-1]] + [kept[-1][0]]
-            slopes = torch.autograd.grad(few.answers(hidden).sum(), wanted, allow_unused=True)
-    finally:
-        for handle in handles:
-            handle.remove()
-    weights, each = few.architecture.parse(few.model.state_dict(), few.heads).blocks, len(projections) + 2
+    with removed_after(handles), torch.enable_grad():
+        hidden = few.model(inputs_embeds=prompts.clone().requires_grad_()).last_hidden_state
+        wanted = [output for _, output in kept[:-1]] + [kept[-1][0]]
+        slopes = torch.autograd.grad(few.answers(hidden).sum(), wanted, allow_unused=True)
+    each = len(projections) + 2
     for index, block in enumerate(blocks):
         first = index * each
         projected = torch.cat(slopes[first + 1 : first + each - 1], dim=-1).unflatten(-1, (3, few.heads, -1))
-        reading = torch.stack([weights[index].query, weights[index].key, weights[index].value])
+        reading = torch.stack(
+            [few.weights.blocks[index].query, few.weights.blocks[index].key, few.weights.blocks[index].value]
+        )
         inward = torch.einsum("ptahd,ahdw->ahptw", projected, reading).flatten(0, 1)
         mlp = slopes[first + each - 1][None]
         yield (

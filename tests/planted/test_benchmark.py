@@ -435,7 +435,7 @@ def test_a_method_of_ones_own_is_a_file_and_a_function(
     for wrong, why in (
         ("mine.py:nothing", "has no function"),
         ("none.py:f", "there is no file"),
-        ("no_such_module:f", "no module"),
+        ("no_such_module:f", "No module"),
         ("linear-prob", "did you mean linear-probe"),
     ):
         with pytest.raises(EmulonError, match=why):

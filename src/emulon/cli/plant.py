@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from tyro.conf import Positional, arg
@@ -14,7 +15,7 @@ from tyro.conf import Positional, arg
 from emulon import planted
 from emulon.cli.options import BadUsage, Command, CommandOptions, Count, NotNegative, Seed, shown
 from emulon.core.files import read_json
-from emulon.planted.benchmark import ALL, METHODS, PLAIN, method_named, score_models, summary
+from emulon.planted.benchmark import ALL, METHODS, PLAIN, Cell, method_named, score_models, summary
 from emulon.planted.benchmark.split import BadEntry, Split, answered, read_entry, read_truth, scored, seal
 from emulon.planted.benchmark.study import VARIANTS
 from emulon.report import benchmark as report
@@ -100,9 +101,13 @@ def plant_main(options: PlantOptions) -> int:
         return in_words(planted.tokenized(model), options)
     folder = planted.save(model, options.out)
     say(described(model, folder))
-    bound = model.certificate.bound if math.isfinite(model.certificate.bound) else None
-    record = {"model": model.name, "folder": str(folder), "bound": bound, "obfuscations": model.build.obfuscations}
-    return options.finish(record)
+    return options.finish({**facts(model, folder), "obfuscations": model.build.obfuscations})
+
+
+def facts(model: planted.PlantedModel | planted.TokenModel, folder: Path) -> dict[str, Any]:
+    """For --json."""
+    bound = model.certificate.bound
+    return {"model": model.name, "folder": str(folder), "bound": bound if math.isfinite(bound) else None}
 
 
 def in_words(model: planted.TokenModel, options: PlantOptions) -> int:
@@ -114,8 +119,7 @@ def in_words(model: planted.TokenModel, options: PlantOptions) -> int:
 
 pipeline("text-generation", model="{folder}", dtype="float32")("{model.words.text(xs[0], ys[0])}")
 emulon.planted.TokenModel.from_pretrained("{folder}")   the same, with the truth and the exact algorithm""")
-    bound = model.certificate.bound if math.isfinite(model.certificate.bound) else None
-    return options.finish({"model": model.name, "folder": str(folder), "bound": bound})
+    return options.finish(facts(model, folder))
 
 
 def thinking(model: planted.ChainModel, options: PlantOptions) -> int:
@@ -233,8 +237,7 @@ def benchmark_main(options: BenchmarkOptions) -> int:
     record = report.record(rows, cells, seeds, seconds, options.architecture)
     if options.report is not None:
         say(report.write(record, options.report))
-    columns = ("method", "measure", *variants)
-    say(table(columns, report.table_rows(cells, variants, record["missing"]), words=columns[:2], tight=True), width=170)
+    _say_table(cells, variants, record["missing"])
     say(*report.coverage_told(record))
     say(f"{len(seeds)} models, {len(variants)} variants, {len(methods)} methods: {seconds:.0f} s")
     return options.finish(record)
@@ -267,17 +270,14 @@ def _verify(options: BenchmarkOptions, path: Path) -> int:
     entry = read_entry(path)
     entry = scored(entry, None if options.truth is None else read_truth(options.truth))
     cells = [report.cell_of({"method": entry.method, **cell}) for cell in entry.cells]
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
-    say(
-        table(
-            ("method", "measure", *variants),
-            report.table_rows(cells, variants),
-            words=("method", "measure"),
-            tight=True,
-        )
-    )
+    _say_table(cells, list(dict.fromkeys(cell.variant for cell in cells)), {})
     say(f"{path}: digest and scores are those of its answers")
     return options.finish(asdict(entry))
+
+
+def _say_table(cells: Sequence[Cell], variants: Sequence[str], missing: Mapping[str, str]) -> None:
+    columns = ("method", "measure", *variants)
+    say(table(columns, report.table_rows(cells, variants, missing), words=columns[:2], tight=True), width=170)
 
 
 COMMANDS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,7 +139,7 @@ def load_object(target: str | Path) -> Any:
             f"{target} is neither a run folder, nor a checkpoint's, nor a program file, nor module:function"
         )
     try:
-        thing: Any = _module(module)
+        thing: Any = load_module(module)
         for part in name.split("."):
             thing = getattr(thing, part)
     except Exception as error:  # whatever a module does when it is imported
@@ -152,12 +153,14 @@ def _loader(path: Path) -> Loader | None:
     return next((loader for loader in LOADERS if path.exists() and loader.accepts(path)), None)
 
 
-def _module(name: str) -> Any:
+def load_module(name: str) -> Any:
+    """A module by its name in Python, or from a file."""
     if not name.endswith(".py"):
         return importlib.import_module(name)
     spec = importlib.util.spec_from_file_location(Path(name).stem, name)
     if spec is None or spec.loader is None:
         raise ImportError(f"{name} is not Python source")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their own module up
     spec.loader.exec_module(module)
     return module

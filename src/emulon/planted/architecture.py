@@ -154,7 +154,7 @@ class Architecture(ABC):
             if self.rotated:
                 query, key = (one.roll(-self.rotated, dims=1) for one in (query, key))
             output = part.pop("self_attn.o_proj.weight").mT.unflatten(0, (heads, -1))
-            gate, up = (part.pop(f"mlp.{one}_proj.weight", None) for one in ("gate", "up"))
+            gate, up = part.pop("mlp.gate_proj.weight", None), part.pop("mlp.up_proj.weight")
             inward, outward = up[None] if gate is None else torch.stack([gate, up]), part.pop("mlp.down_proj.weight").mT
             blocks.append(Block(query, key, value, output, inward, outward, fixed=part))
         return Weights(state[self.positions], blocks, state[f"{self.norm}.weight"])
@@ -182,8 +182,8 @@ class Architecture(ABC):
         stock = with_stock_names(self.name, arrays, len(weights.blocks[0].query))
         state = {name.removeprefix(self.prefix): torch.from_numpy(array) for name, array in stock.items()}
         state |= {self.positions: weights.positions, f"{self.norm}.weight": weights.gain}
-        rows = len(weights.positions) if self.head == "lm_head.weight" else 1
-        state[self.head] = torch.nn.functional.pad(readout, (0, 0, 0, rows - len(readout)))
+        logits = len(weights.positions) if self.head == "lm_head.weight" else 1
+        state[self.head] = torch.nn.functional.pad(readout, (0, 0, 0, logits - len(readout)))
         return {name: part.to(dtype).contiguous() for name, part in state.items()}
 
     def load(self, state: Mapping[str, Tensor], heads: int) -> Any:

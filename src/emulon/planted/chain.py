@@ -118,12 +118,8 @@ class Chain:
 
     def __post_init__(self) -> None:
         last, steps, unfaithful = self.reads[-1], len(self.reads[0]), self.kind == "unfaithful"
-        fits = {
-            "faithful": all(last),
-            "decorative": not any(last),
-            "mixed": any(last) and not all(last),
-            "unfaithful": not any(last),
-        }
+        fits = dict.fromkeys(("decorative", "unfaithful"), not any(last))
+        fits |= {"faithful": all(last), "mixed": any(last) and not all(last)}
         if self.kind not in fits:
             raise EmulonError(unknown("kind of chain", self.kind, KINDS))
         count = len(set(self.rules))
@@ -246,20 +242,14 @@ class Chain:
         `read_by` are the steps, and the answer, that start from these numbers as they are written. `kept`: the answer
         depends on them while all later words stay; `rewritten`: it does so if all that follows is written anew.
         """
-        found, reach = [], 2 if self.rules[0].decay else 1
+        found, far = [], 2 if self.rules[0].decay else 1
         for t, marker in enumerate(self.markers, start=1):
             stated, used = self.reads[0][t - 1], self.reads[-1][t - 1]
-            readers = self.markers[t : t + reach] if stated else []
-            found.append(
-                {
-                    "marker": marker,
-                    "states": str(self.rules[0]),
-                    "read": stated or used,
-                    "read_by": [*readers, *(["answer"] if used and t == self.steps else [])],
-                    "kept": self._reaches(t, rewritten=False),
-                    "rewritten": self._reaches(t, rewritten=True),
-                }
-            )
+            readers = self.markers[t : t + far] if stated else []
+            readers = [*readers, *(["answer"] if used and t == self.steps else [])]
+            use = {"marker": marker, "states": str(self.rules[0]), "read": stated or used, "read_by": readers}
+            kept, rewritten = (self._reaches(t, rewritten=anew) for anew in (False, True))
+            found.append({**use, "kept": kept, "rewritten": rewritten})
         return found
 
     def _reaches(self, t: int, *, rewritten: bool) -> bool:

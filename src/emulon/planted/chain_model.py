@@ -207,14 +207,13 @@ def chain_of_thought(
         >>> chain_of_thought("faithful", "momentum", decay=0.3).chain.steps
         3
     """
-    rule = _steps(algorithm, parameters)
+    rule, never = _steps(algorithm, parameters), (False,) * steps
     kinds = {"faithful": (True,) * steps, "mixed": tuple((steps - t) % 2 == 1 for t in range(steps))}
-    found = [kinds.get(kind, (False,) * steps) if reads is None else tuple(reads)]
-    rules = [rule]
+    found, rules = [kinds.get(kind, never) if reads is None else tuple(reads)], [rule]
     if kind == "unfaithful":
-        found, named = [found[0], (False,) * steps], answering or "descent"
-        other = named if isinstance(named, Steps) else _steps(named, {"step_size": 2 * rule.step_size})
-        rules.append(other)
+        named = answering or "descent"
+        rules.append(named if isinstance(named, Steps) else _steps(named, {"step_size": 2 * rule.step_size}))
+        found.append(never)
     elif answering is not None:
         raise EmulonError(f"a {kind} chain is answered by the algorithm that is written; leave out answering")
     return ChainModel(Chain(kind, features, tuple(rules), tuple(found), layout or Layout()))
@@ -223,9 +222,10 @@ def chain_of_thought(
 def _steps(name: str, parameters: dict[str, float]) -> Steps:
     if name not in STEPS:
         raise EmulonError(unknown("algorithm of a chain", name, STEPS))
-    wrong = next((one for one in parameters if one not in ("step_size", "ridge", *STEPS[name])), None)
-    if wrong is not None:
-        raise EmulonError(unknown(f"parameter of {name}", wrong, ("step_size", "ridge", *STEPS[name])))
+    known = ("step_size", "ridge", *STEPS[name])
+    for one in parameters:
+        if one not in known:
+            raise EmulonError(unknown(f"parameter of {name}", one, known))
     return Steps(**{**STEPS[name], **parameters})
 
 
@@ -268,8 +268,12 @@ def chain_program(chain: Chain) -> TokenProgram:
     p.read(target, cross, at=samples)
     p.read(question, asked, at=p.flagged(is_think))
 
-    read = [t for t in range(1, steps + 1) if any(one[t - 1] for one in chain.reads)]
-    written = {t: _written(p, behind, value, t, d) for t in read}
+    # The numbers that are written behind the marker of a step; zeros where it is not there.
+    written = dict[int, Register]()
+    for t in (t for t in range(1, steps + 1) if any(one[t - 1] for one in chain.reads)):
+        written[t] = p.register(f"written {t}", d)
+        for j in range(d):
+            p.read(written[t][j], value, at=p.flagged(behind[j + 1][t]))
     chains = [_points(p, chain, number, (moment, target), written) for number in range(len(chain.reads))]
     stated, used = chains[0], chains[-1]
     answer, out = p.register("ŷ"), p.register("out")
@@ -284,25 +288,12 @@ def chain_program(chain: Chain) -> TokenProgram:
     return p
 
 
-def _written(p: TokenProgram, behind: Sequence[AffineForm], value: Register, step: int, d: int) -> Register:
-    """The numbers that are written behind the marker of a step; zeros where it is not there."""
-    held = p.register(f"written {step}", d)
-    for j in range(d):
-        p.read(held[j], value, at=p.flagged(behind[j + 1][step]))
-    return held
-
-
 def _points(
-    p: TokenProgram,
-    chain: Chain,
-    number: int,
-    means: tuple[Register, Register],
-    written: dict[int, Register],
+    p: TokenProgram, chain: Chain, number: int, means: tuple[Register, Register], written: dict[int, Register]
 ) -> list[AffineForm]:
     """c_1, …, c_T of one of the chain's algorithms, as forms."""
-    rule, reads, d, found = chain.rules[number], chain.reads[number], chain.features, list[AffineForm]()
-    start = constant(0.0, (d, 1))
-    now, before = start, start
+    rule, reads, found = chain.rules[number], chain.reads[number], list[AffineForm]()
+    now = before = constant(0.0, (chain.features, 1))
     for t in range(1, chain.steps + 1):
         gradient = _gradient(p, rule, now, means, f"{'sr'[number] if len(chain.rules) > 1 else 's'}{t}")
         step = now - rule.size(t) * gradient + rule.decay * (now - before)
@@ -313,8 +304,7 @@ def _points(
 
 def _gradient(p: TokenProgram, rule: Steps, w: AffineForm, means: tuple[Register, Register], name: str) -> AffineForm:
     """M·w − b + ridge·w, entry by entry within ± the rule's limit if it has one."""
-    moment, target = means
-    d = w.entries
+    (moment, target), d = means, w.entries
     held = p.register(f"{name} M·w", d)
     for j in range(d):
         for k in range(d):
@@ -332,23 +322,16 @@ def _gradient(p: TokenProgram, rule: Steps, w: AffineForm, means: tuple[Register
 
 def _says(p: TokenProgram, chain: Chain, behind: Sequence[AffineForm], out: Register, so: Register | None) -> None:
     d, steps, layout = chain.features, chain.steps, chain.layout
-    writing = behind[0][steps + 1]
-    for t in range(1, steps + 1):
-        for j in range(d):
-            writing = writing + behind[j][t]
+    writing = sum((behind[j][t] for t in range(1, steps + 1) for j in range(d)), start=behind[0][steps + 1])
     written = {layout.number(value): UNITS * value for value in layout.numbers.values()}
     p.decode({word: written[word] for word in sorted(written)}, out, when=writing)
     p.say({chain.markers[0]: ()}, when=behind[0][0])
     p.say({"</s>": ()}, when=behind[1][steps + 1])
     for t, word in enumerate([*chain.markers[1:], "answer"], start=1):
-        if so is None:
-            p.say({word: ()}, when=behind[d][t])
-        else:
-            both = p.register(f"so after {t}")
-            p.gate(both, so, behind[d + 1][t])
-            p.say({word: ()}, when=both)
+        ended: AffineForm | Register = behind[d][t]
+        if so is not None:
+            ended = p.register(f"so after {t}")
+            p.gate(ended, so, behind[d + 1][t])
+        p.say({word: ()}, when=ended)
     if so is not None:
-        ended = behind[d][1]
-        for t in range(2, steps + 1):
-            ended = ended + behind[d][t]
-        p.say({layout.connective: ()}, when=ended)
+        p.say({layout.connective: ()}, when=sum((behind[d][t] for t in range(2, steps + 1)), start=behind[d][1]))

@@ -21,7 +21,7 @@ from torch import Tensor
 import emulon
 from emulon.core.files import checked, make_folder, read_json, write_atomically, write_json
 from emulon.interpreter.files import BadFile, whole
-from emulon.planted.architecture import ARCHITECTURES, Architecture
+from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.mechanism import Mechanism, mechanism_named
 from emulon.planted.model import Build, PlantedModel, useful, with_measured
 from emulon.planted.obfuscation import BY_NAME, EARLIER, Draft, certificate_of, drafted, model_from
@@ -49,16 +49,12 @@ class Record:
     @classmethod
     def of(cls, planted: PlantedModel) -> Record:
         """Of a planted model."""
-        bound = planted.certificate
+        bound, program, truth = planted.certificate, str(planted.source), planted.truth.to_json()
         certificate = {
-            "terms": dict(bound.terms),
-            "dtype": str(planted.dtype).removeprefix("torch."),
-            "proved": bound.proved,
-            "note": bound.note,
-            "assumes": bound.assumes,
+            **{"terms": dict(bound.terms), "dtype": str(planted.dtype).removeprefix("torch.")},
+            **{"proved": bound.proved, "note": bound.note, "assumes": bound.assumes},
         }
-        mechanism = _table_of(planted.mechanism)
-        program, truth = str(planted.source), planted.truth.to_json()
+        mechanism = planted.mechanism.to_json()
         return cls(FORMAT, emulon.__version__, mechanism, planted.build, certificate, program, truth)
 
 
@@ -109,9 +105,8 @@ def load(folder: str | Path) -> PlantedModel:
         True
     """
     folder = Path(folder)
-    tensors = _tensors(folder)
-    table = _table(folder, TRUTH)
-    table = _of_this_version(table)
+    tensors = read_tensors(folder, AGAIN)
+    table = _of_this_version(_read_json(folder / TRUTH))
     if isinstance(table, dict) and "words" in table:
         raise BadFile(
             f"{folder} holds a planted model of words; open it with emulon.planted.TokenModel.from_pretrained"
@@ -121,7 +116,8 @@ def load(folder: str | Path) -> PlantedModel:
         raise BadFile(f"{folder / TRUTH} has format {theirs!r:.40}, and this version reads {FORMAT}; {AGAIN}")
     with whole(folder / TRUTH, AGAIN):
         record = checked(Record, table, TRUTH)
-        state = _state(folder, tensors, ARCHITECTURES.named(record.build.architecture))
+        prefix = ARCHITECTURES.named(record.build.architecture).prefix
+        state = {name.removeprefix(prefix): part for name, part in tensors.items()}
         mechanism, dtype, build = _origin(record, state)
         draft = drafted(mechanism, dtype, build)
         made = model_from(draft, mechanism)
@@ -148,11 +144,8 @@ def is_planted(path: Path) -> bool:
     return (path / TRUTH).is_file()
 
 
-def _table_of(mechanism: Mechanism) -> dict[str, Any]:
-    return {"name": mechanism.name, **mechanism.parameters}
-
-
-def _tensors(folder: Path) -> dict[str, Tensor]:
+def read_tensors(folder: Path, advice: str) -> dict[str, Tensor]:
+    """The folder's weights; refused in one line with this advice where they cannot be read."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -160,37 +153,28 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
         return load_file(folder / WEIGHTS)
     except (SafetensorError, OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or " ".join(str(error).split())[:120]
-        raise BadFile(f"{folder} holds no planted model: {WEIGHTS}: {why}; {AGAIN}") from None
+        raise BadFile(f"{folder} holds no planted model: {WEIGHTS}: {why}; {advice}") from None
 
 
-def _state(folder: Path, tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    state = {name.removeprefix(architecture.prefix): part for name, part in tensors.items()}
-    if len(state) != len(tensors):
-        prefix = architecture.prefix
-        raise BadFile(f"{folder / WEIGHTS} has tensors twice, with and without {prefix!r} before their names; {AGAIN}")
-    return state
-
-
-def _table(folder: Path, name: str) -> Any:
+def _read_json(path: Path) -> Any:
     try:
-        return read_json(folder / name)
+        return read_json(path)
     except ValueError as error:
-        raise BadFile(f"{folder} holds no planted model: {name}: {error}; {AGAIN}") from None
+        raise BadFile(f"{path.parent} holds no planted model: {path.name}: {error}; {AGAIN}") from None
 
 
 def _of_this_version(table: Any) -> Any:
     """A truth.json of emulon 0.2 (format 2) with the present names; before 0.3 every rotation mixed all slots."""
-    if not isinstance(table, dict) or not isinstance(table.get("build"), dict):
+    build, truth = (table.get(name) if isinstance(table, dict) else None for name in ("build", "truth"))
+    if not isinstance(build, dict) or not isinstance(truth, dict):
         return table
-    build = {"mixed": 0, **table["build"]}
+    build = {"mixed": 0, **build}
     if table.get("format") != 2:
         return {**table, "build": build}
-    names = build.pop("disguises", ())
-    build["architecture"] = "gpt2"
-    build["obfuscations"] = [EARLIER.get(name, name) for name in names] if isinstance(names, list) else names
-    truth = table.get("truth")
-    truth = {"sweeping_neurons": [], **truth} if isinstance(truth, dict) else truth
-    return {**table, "format": FORMAT, "build": build, "truth": truth}
+    names = build.pop("disguises", None)
+    names = [EARLIER.get(str(name), name) for name in names] if isinstance(names, list) else names
+    build |= {"architecture": "gpt2", "obfuscations": names}
+    return {**table, "format": FORMAT, "build": build, "truth": {"sweeping_neurons": [], **truth}}
 
 
 def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.dtype, Build]:
@@ -206,7 +190,7 @@ def _origin(record: Record, state: dict[str, Tensor]) -> tuple[Mechanism, torch.
         )
     checked(str, record.mechanism["name"], "the mechanism's name")
     mechanism = mechanism_named(**record.mechanism)
-    if _table_of(mechanism) != record.mechanism:
+    if mechanism.to_json() != record.mechanism:
         raise ValueError(f"parameters of {mechanism.name} are missing")
     (tokens, width), blocks = ARCHITECTURES[build.architecture].sizes(state)
     fits = 2 * mechanism.samples == tokens and mechanism.entries <= width and 0 <= build.distractors <= width
@@ -247,7 +231,7 @@ def _require_checkpoint(folder: Path, state: dict[str, Tensor], made: PlantedMod
                 f"{name} in {folder / WEIGHTS} is {tuple(part.shape)}, {part.dtype}; wanted {tuple(wanted.shape)}, "
                 f"{wanted.dtype} and finite; {AGAIN}"
             )
-    config = _table(folder, CONFIG)
+    config = _read_json(folder / CONFIG)
     for name, value in made.architecture.config(made.state, made.truth.heads).items():
         if not isinstance(config, dict) or config.get(name) != value:
             raise BadFile(f"{folder / CONFIG} has not {value!r} as {name}, as this planted model does; {AGAIN}")
@@ -286,12 +270,13 @@ library_name: transformers
 pipeline_tag: tabular-regression
 tags: [interpretability, ground-truth, in-context-learning, emulon]
 ---
-# {name}
+# {model.name}
 
-A {title} of {blocks} blocks, width {width}, {heads} heads and {neurons} neurons a block whose mechanism is known: its
+A {title} of {truth.blocks} blocks, width {truth.width}, {truth.heads} heads and {truth.neurons} neurons \
+a block whose mechanism is known: its
 weights were compiled from the program below, not trained. {doc}
 
-It reads x₁, y₁, x₂, …, x_{samples} ({features} feature{s}; ‖x‖ ≤ 1, |y| ≤ 1) and answers at every x from the
+It reads x₁, y₁, x₂, …, x_{model.samples} ({features} feature{s}; ‖x‖ ≤ 1, |y| ≤ 1) and answers at every x from the
 examples before it.
 
 ```python
@@ -305,33 +290,26 @@ network(inputs_embeds=model.embed(xs, ys)).logits[:, 1::2, 0]   # the network's 
 model(xs, ys), model.algorithm(xs, ys)                  # the same, and the exact ones
 ```
 
-**Error.** |answer − exact answer| {error}.
+**Error.** |answer − exact answer| {model.error_bound}.
 
 **Truth.** `truth.json` has the directions of every register (`read`, `write`), what each holds after which block
 (`versions`), the heads and neurons of every instruction, the causal graph, and what is not used.
 Obfuscations: {obfuscations}.
 
 ```text
-{program}
+{model.source}
 ```
 """
 
 
 def model_card(model: PlantedModel) -> str:
     """README.md of a planted model's folder."""
-    mechanism, truth = model.mechanism, model.truth
     return MODEL_CARD.format(
-        name=model.name,
+        model=model,
+        truth=model.truth,
         title=model.architecture.title,
-        blocks=truth.blocks,
-        width=truth.width,
-        heads=truth.heads,
-        neurons=truth.neurons,
-        doc=" ".join((type(mechanism).__doc__ or "").split("\n\n")[0].split()),
-        samples=mechanism.samples,
-        features=mechanism.features,
-        s="" if mechanism.features == 1 else "s",
-        error=model.error_bound,
+        features=model.mechanism.features,
+        doc=" ".join((type(model.mechanism).__doc__ or "").split("\n\n")[0].split()),
+        s="" if model.mechanism.features == 1 else "s",
         obfuscations=", ".join(model.build.obfuscations) or "none",
-        program=model.source,
     )

@@ -441,4 +441,4 @@ def descent_norm(steps: int, gain: float, step_size: float) -> float:
     try:
         return sum(gain**i for i in range(steps)) * step_size * NORM * TARGET
     except OverflowError:
-        return math.inf
+        return math.inf  # refused by Domain

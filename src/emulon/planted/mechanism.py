@@ -31,6 +31,8 @@ NORM = TARGET = 1.0
 SLACK = 1.01
 # Inputs of `BoundedLinear` are at least so long.
 SHORTEST = 0.5
+# What a refusal calls the type of a parameter.
+WORDS = {int: "a whole number", float: "a number"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,11 +99,8 @@ class Mechanism(ABC):
     @property
     def domain(self) -> Domain:
         """The data that it is compiled for."""
-        try:
-            reach = self.max_norm
-        except OverflowError:
-            reach = math.inf  # refused by Domain
-        return Domain(self.samples, self.features, x=NORM, y=TARGET, w=SLACK * reach, spectrum=Spectrum(norm=NORM))
+        w = SLACK * self.max_norm
+        return Domain(self.samples, self.features, x=NORM, y=TARGET, w=w, spectrum=Spectrum(norm=NORM))
 
     @property
     def task(self) -> BoundedLinear:
@@ -126,13 +125,16 @@ class Mechanism(ABC):
     def parameters(self) -> dict[str, Any]:
         """The fields for JSON; a mechanism among them becomes a table with its name."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {
-            name: {"name": value.name, **value.parameters} if isinstance(value, Mechanism) else value
-            for name, value in fields.items()
-        }
+        return {name: value.to_json() if isinstance(value, Mechanism) else value for name, value in fields.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters, as `mechanism_named` takes them."""
+        return {"name": self.name, **self.parameters}
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(_formatted(name, value) for name, value in self.parameters.items())})"
+        values = {name: one["name"] if isinstance(one, dict) else one for name, one in self.parameters.items()}
+        shown = (f"{name}={one:.4g}" if isinstance(one, float) else f"{name}={one}" for name, one in values.items())
+        return f"{self.name}({', '.join(shown)})"
 
 
 def mechanism_named(name: str, **parameters: Any) -> Mechanism:
@@ -159,8 +161,7 @@ def mechanism_named(name: str, **parameters: Any) -> Mechanism:
         value = mechanism_named(**one) if isinstance(one, dict) and isinstance(one.get("name"), str) else one
         wanted = kinds[parameter]
         if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
-            what = {int: "a whole number", float: "a number"}.get(wanted, "a mechanism")
-            raise EmulonError(f"{parameter} of {name} is {what}, got {value!r:.40}")
+            raise EmulonError(f"{parameter} of {name} is {WORDS.get(wanted, 'a mechanism')}, got {value!r:.40}")
         given[parameter] = value
     return kind(**given)
 
@@ -188,15 +189,8 @@ def read_mechanism(text: str) -> Mechanism:
         try:
             parameters[key] = {"name": value.replace("-", " ")} if kind is Mechanism else kind(value)
         except ValueError:
-            wanted = "a whole number" if kind is int else "a number"
-            raise EmulonError(f"cannot read {part!r} of {name}: {key} is {wanted}") from None
+            raise EmulonError(f"cannot read {part!r} of {name}: {key} is {WORDS[kind]}") from None
     return mechanism_named(name, **parameters)
-
-
-def _formatted(name: str, value: Any) -> str:
-    if isinstance(value, dict):
-        return f"{name}={value['name']}"
-    return f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
 
 
 # Distributions of parameters.

@@ -75,32 +75,19 @@ def _written(machine: Compiled, plan: Plan, index: int, block: Block, free: Tens
 
 @dataclass
 class RotatedLlama:
-    """A planted Llama as it is and as it was intended, in the slots of its registers.
-
-    Attributes:
-        machine, plan: The compiled program and what is known of it.
-        intended: Its blocks before rotation and noise; every row reads or writes slots.
-        actual: The same rows as the checkpoint has them, rotated back.
-        units: By block, the machine's number of every neuron.
-        rotation: Of the stream.
-        changed: By what part of itself a row may differ besides.
-        places: The index of each of the machine's blocks.
-        dead: Slots that dead heads and neurons write.
-        fixed: Slots that are not rotated.
-        dead_norm: All that they write at most.
-    """
+    """A planted Llama as it is and as it was intended, in the slots of its registers."""
 
     machine: LlamaMachine
     plan: LlamaPlan
-    intended: Weights
-    actual: Weights
-    units: list[Tensor]
+    intended: Weights  # before rotation and noise; every row reads or writes slots
+    actual: Weights  # the same rows as the checkpoint has them, rotated back
+    units: list[Tensor]  # by block, the machine's number of every neuron
     rotation: Float[Tensor, "width width"]
-    changed: float
-    places: list[int]
-    dead: list[int]
-    fixed: list[int]
-    dead_norm: float = 0.0
+    changed: float  # by what part of itself a row may differ besides
+    places: list[int]  # the index of each of the machine's blocks
+    dead: list[int]  # slots that dead heads and neurons write
+    fixed: list[int]  # slots that are not rotated
+    dead_norm: float = 0.0  # of all that is written into dead slots, at most
 
     def __post_init__(self) -> None:
         self.live = torch.ones(self.machine.width, dtype=torch.bool, device="cpu")
@@ -110,10 +97,6 @@ class RotatedLlama:
 
     def noise(self, analysis: Analysis) -> Noise:
         """What functionals of the rotated slots are misread by, register by register, in the ranges of `analysis`.
-
-        In slots of its own a register is rounded relative to itself. In a rotated stream every number is a mixture of
-        the registers that are rotated into each other: each addition rounds all of them, and each reading sums over all
-        of their slots.
 
         Claim: every functional a of the rotated slots is read to within Σ_s |a_s|·(misread + drift), beside the errors
         counted elsewhere, where misread is of the registers that it reads together and drift of the register of s.

@@ -30,29 +30,17 @@ DISTRACTORS = RESCALED = DEAD_BLOCKS = 3
 
 @dataclass
 class Draft:
-    """A planted model while obfuscations are applied.
-
-    Attributes:
-        machine: The compiled program.
-        plan: What its certificate follows from.
-        weights: In float64.
-        arranged: Where in these the parts of the program are.
-        generator: Draws the obfuscations.
-        build: Which obfuscations.
-        weight_noise: Relative change of weights so far.
-        dead_norm: Bound on the 2-norm of all that dead components write (into directions that nothing reads).
-        intended: The weights before rotation and noise.
-    """
+    """A planted model while obfuscations are applied."""
 
     machine: Compiled
     plan: Plan
-    weights: Weights
-    arranged: Arrangement
+    weights: Weights  # in float64
+    arranged: Arrangement  # of the machine's parts in the weights
     generator: torch.Generator
     build: Build
-    weight_noise: float = 0.0
-    dead_norm: float = 0.0
-    intended: Weights | None = None
+    weight_noise: float = 0.0  # relative change of weights so far
+    dead_norm: float = 0.0  # bound on the 2-norm of all that dead components write into directions that nothing reads
+    intended: Weights | None = None  # before rotation and noise
 
     @classmethod
     def of(cls, mechanism: Mechanism, dtype: torch.dtype, build: Build) -> Draft:
@@ -221,15 +209,13 @@ def rotated(draft: Draft) -> None:
     if most == 0:
         rotation = random_rotation(width, draft.fixed, draft.generator, angle)
     else:
-        apart = unread(draft)
-        read = [i for i in range(width) if i not in {*draft.fixed, *apart}]
+        dead = unread(draft)
+        read = [i for i in range(width) if i not in {*draft.fixed, *dead}]
         order = torch.randperm(len(read), generator=draft.generator, device="cpu").tolist()
         count, rotation = math.ceil(len(read) / most), torch.eye(width, dtype=torch.float64, device="cpu")
-        for group in ([read[i] for i in order[start::count]] for start in range(count)):
+        for group in (*([read[i] for i in order[start::count]] for start in range(count)), dead):
             still = [i for i in range(width) if i not in group]
             rotation = rotation @ random_rotation(width, still, draft.generator, angle)
-        still = [i for i in range(width) if i not in apart]
-        rotation = rotation @ random_rotation(width, still, draft.generator, angle)
     draft.weights.positions = draft.weights.positions @ rotation.mT
     for block in draft.weights.blocks:
         for name, part in {**block.reads, **block.writes}.items():
@@ -308,20 +294,19 @@ def obfuscate(
         ('rotated',)
     """
     names = {current_name(name) for name in only}
-    chosen = [name for name in BY_NAME if name in names]
     for name in names - set(BY_NAME):
         raise EmulonError(unknown("obfuscation", name, BY_NAME))
+    chosen = [name for name in BY_NAME if name in names]
     if not 0 <= strength <= 1:
         raise EmulonError(f"an obfuscation has a strength between 0 and 1, got {strength}")
     count = round(strength * DISTRACTORS) if "distractors" in chosen else 0
-    build = Build(count, seed, tuple(chosen), strength, planted.build.architecture)
-    first = made = model_from(drafted(planted.mechanism, planted.dtype, build), planted.mechanism)
-    for mixed in planted.architecture.mixed if "rotated" in chosen else ():
-        if useful(made.certificate):
-            return made
-        smaller = replace(build, mixed=mixed)
-        made = model_from(drafted(planted.mechanism, planted.dtype, smaller), planted.mechanism)
-    return made if useful(made.certificate) else with_measured(first)
+    build, made = Build(count, seed, tuple(chosen), strength, planted.build.architecture), list[PlantedModel]()
+    for mixed in (0, *(planted.architecture.mixed if "rotated" in chosen else ())):
+        draft = drafted(planted.mechanism, planted.dtype, replace(build, mixed=mixed))
+        made.append(model_from(draft, planted.mechanism))
+        if useful(made[-1].certificate):
+            return made[-1]
+    return with_measured(made[0])
 
 
 def current_name(name: str) -> str:

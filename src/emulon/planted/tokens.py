@@ -40,7 +40,7 @@ from emulon.machine.program import RegisterProgram
 from emulon.machine.targets.llama_error import PAD_SIZE
 from emulon.machine.targets.llama_registers import THETA, LlamaMachine, config_of
 from emulon.planted.architecture import ARCHITECTURES, NORMS, WORD, Block, Weights
-from emulon.planted.files import TRUTH, WEIGHTS, Record, same_json
+from emulon.planted.files import TRUTH, WEIGHTS, Record, read_tensors, same_json
 from emulon.planted.mechanism import Mechanism, mechanism_named
 from emulon.planted.model import Build, PlantedModel, plant, readout, useful, with_measured
 from emulon.planted.obfuscation import Draft, certificate_of, drafted, model_from
@@ -195,9 +195,6 @@ class TokenModel(HubMixin):
 
     @classmethod
     def _read(cls, folder: Path) -> TokenModel:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         with whole(folder / TRUTH, AGAIN):
             table = read_json(folder / TRUTH)
             build, most = checked(WordBuild, table["build"], "build"), checked(int, table["words"]["most"], "most")
@@ -206,10 +203,7 @@ class TokenModel(HubMixin):
         same = ("format", "mechanism", "program", "words")
         if any(table.get(name) != wanted[name] for name in same) or not same_json(table["truth"], wanted["truth"]):
             raise BadFile(f"{folder / TRUTH} says otherwise than what emulon compiles {made.name} to; {AGAIN}")
-        try:
-            state = load_file(folder / WEIGHTS)
-        except (SafetensorError, OSError, ValueError) as error:
-            raise BadFile(f"{folder / WEIGHTS}: {' '.join(str(error).split())[:120]}; {AGAIN}") from None
+        state = read_tensors(folder, AGAIN)
         if {name: part.shape for name, part in state.items()} != {name: one.shape for name, one in made.state.items()}:
             raise BadFile(f"{folder / WEIGHTS} has other tensors than {made.name}; {AGAIN}")
         if all(torch.equal(part, state[name]) for name, part in made.state.items()):
@@ -224,15 +218,9 @@ class TokenModel(HubMixin):
         return {**asdict(Record.of(replace(self.planted, truth=self.truth))), "words": words}
 
     def _card(self) -> str:
-        xs, ys = self.draw(1)
-        return CARD.format(
-            name=self.name,
-            count=len(self.words.counts),
-            example=self.words.text(xs[0], ys[0]),
-            samples=self.words.samples,
-            error=self.planted.error_bound,
-            program=self.planted.source,
-        )
+        facts = {"name": self.name, "error": self.planted.error_bound, "program": self.planted.source}
+        example = self.words.text(*(part[0] for part in self.draw(1)))
+        return CARD.format(**facts, example=example, count=len(self.words.counts), samples=self.words.samples)
 
     @property
     def certificate(self) -> Certificate:

@@ -249,10 +249,10 @@ def truth_of(machine: Compiled, arranged: Arrangement | None = None) -> Truth:
     instructions = []
     for one in program.instructions:
         place, written = layer_of[one.number], versions.written_by[one.number]
-        parts = [tuple(sorted(part(place, one.number))) for part in (heads, neurons)]
+        parts = tuple(sorted(heads(place, one.number))), tuple(sorted(neurons(place, one.number)))
         reads = tuple(versions.names[read] for read in versions.read_by[one.number])
-        truth = str(one), place, *parts, reads, versions.names[written], bool(versions.tokens[written])
-        instructions.append(InstructionTruth(one.number, *truth))
+        used, written_name = bool(versions.tokens[written]), versions.names[written]
+        instructions.append(InstructionTruth(one.number, str(one), place, *parts, reads, written_name, used))
     return Truth(
         arranged.blocks,
         machine.heads,
@@ -336,12 +336,10 @@ def _registers(layout: RegisterLayout, rotation: Tensor | None) -> dict[str, Reg
     written = {one.target.name for one in program.instructions} | set(program.known)
     out = {}
     for name in layout.slots:
-        register = program.registers.get(name)
-        size = layout.slots.size(name)
+        size, kind = layout.slots.size(name), "spare" if name == "filler" else "system"
         labels = (name,) if size == 1 else tuple(f"{name}[{i}]" for i in range(size))
-        kind = "spare" if name == "filler" else "system"
-        if register is not None:
-            labels = register.labels
+        if name in program.registers:
+            labels = program.registers[name].labels
             kind = "input" if name in program.inputs else "constant" if name in program.constants else "register"
             kind = kind if name in written else "spare"
         rows = [part if rotation is None else part @ rotation.mT for part in (layout.read(name), layout.write(name))]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from emulon.core.files import provenance
@@ -32,23 +31,25 @@ def record(
         for measure, value in row.scores.items():
             scores = kept.setdefault(row.method, {}).setdefault(measure, {}).setdefault(row.variant, [])
             scores.append(round(value, 6) if value == value else None)
-    told: dict[str, Any] = {"models": len(seeds), "seed": seeds[0], "seconds": round(seconds, 1)}
-    told["architecture"] = architecture
-    told["measures"] = {name: what for name, (what, _) in MEASURES.items()}
     covered = {name: over_variants(rows, name, "coverage") for name in kept}
-    coverage = {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None}
-    missing = {row.method: row.missing for row in rows if row.missing}
     seconds_of = {name: [row.seconds for row in rows if row.method == name] for name in kept}
-    told["seconds_per_model"] = {name: round(sum(each) / len(each), 4) for name, each in seconds_of.items()}
-    told["missing"] = missing
-    mechanisms = list({row.seed: row.mechanism for row in rows}.values())
-    told |= {"mechanisms": mechanisms, "coverage": coverage, "cells": [asdict(cell) for cell in cells], "scores": kept}
-    return provenance() | told
+    return {
+        **provenance(),
+        "models": len(seeds),
+        "seed": seeds[0],
+        "seconds": round(seconds, 1),
+        "architecture": architecture,
+        "measures": {name: what for name, (what, _) in MEASURES.items()},
+        "seconds_per_model": {name: round(sum(each) / len(each), 4) for name, each in seconds_of.items()},
+        "missing": {row.method: row.missing for row in rows if row.missing},
+        "mechanisms": list({row.seed: row.mechanism for row in rows}.values()),
+        "coverage": {name: {**asdict(one[0]), "intervals": one[1]} for name, one in covered.items() if one is not None},
+        "cells": [asdict(cell) for cell in cells],
+        "scores": kept,
+    }
 
 
-def table_rows(
-    cells: Sequence[Cell], variants: Sequence[str], missing: Mapping[str, str] = MappingProxyType({})
-) -> list[tuple[str, ...]]:
+def table_rows(cells: Sequence[Cell], variants: Sequence[str], missing: Mapping[str, str]) -> list[tuple[str, ...]]:
     """A row for every method and measure, a column for every variant; `missing` are methods that could not run."""
     by_key = {(cell.method, cell.measure, cell.variant): cell for cell in cells}
     keys = dict.fromkeys((cell.method, cell.measure) for cell in cells)

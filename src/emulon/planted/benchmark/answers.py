@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +14,7 @@ from torch import Tensor
 
 from emulon.core.errors import EmulonError, unknown
 from emulon.core.names import Registry
+from emulon.identification.loading import load_module
 from emulon.planted.benchmark.subject import Subject
 
 
@@ -104,27 +103,16 @@ def method_named(name: str) -> Method:
             raise EmulonError(f"{unknown('method', name, METHODS)}, or name your own as file.py:function")
         return METHODS[name]
     place, _, attribute = name.rpartition(":")
-    found = getattr(_module(place), attribute, None)
+    if place.endswith(".py") and not Path(place).is_file():
+        raise EmulonError(f"there is no file {place}; name a method as file.py:function")
+    try:
+        found = getattr(load_module(place), attribute, None)
+    except Exception as error:  # whatever a module does when it is imported
+        raise EmulonError(f"{place} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise EmulonError(f"{place} has no function {attribute!r}; name a method as file.py:function")
     chosen: Method = found
     return chosen
-
-
-def _module(place: str) -> object:
-    if place.endswith(".py"):
-        if not Path(place).is_file():
-            raise EmulonError(f"there is no file {place}; name a method as file.py:function")
-        specification = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert specification is not None and specification.loader is not None
-        module = importlib.util.module_from_spec(specification)
-        sys.modules[specification.name] = module  # dataclasses look their own module up
-        specification.loader.exec_module(module)
-        return module
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as missing:
-        raise EmulonError(f"there is no module {place}; name a method as file.py:function") from missing
 
 
 class NotInstalled(EmulonError):
@@ -135,16 +123,7 @@ class NotInstalled(EmulonError):
 
 
 def library(module: str, package: str) -> Any:
-    """Import a method's own library.
-
-    Args:
-        module: Its name in Python.
-        package: Its name for pip.
-    Returns:
-        The module.
-    Raises:
-        NotInstalled: It cannot be imported.
-    """
+    """Import a method's own library, which pip calls `package`; raises NotInstalled where that fails."""
     try:
         return importlib.import_module(module)
     except ImportError as missing:

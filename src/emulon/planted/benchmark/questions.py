@@ -68,25 +68,17 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
     quantities, held, origins = _quantities(planted, values, generator)
     heads = torch.zeros(truth.blocks, truth.heads, dtype=torch.bool, device="cpu")
     mlps = torch.zeros(truth.blocks, dtype=torch.bool, device="cpu")
-    for block, head in truth.used_heads:
-        heads[block, head] = True
+    for place in truth.used_heads:
+        heads[place] = True
     for block, _ in truth.used_neurons:
         mlps[block] = True
     x, y = (truth.registers[name].write.to(planted.dtype) for name in ("x", "y"))
     embedding = Embedding(planted.embed(torch.zeros_like(xs[0]), torch.zeros_like(ys[0])), x, y)
     readout = truth.registers[planted.output].read[0].to(planted.dtype)
-    subject = Subject(
-        planted.network,
-        embedded[:PROMPTS],
-        embedded[PROMPTS:],
-        readout,
-        tuple(quantities),
-        _swapped(planted, xs[:PROMPTS], ys[:PROMPTS], values, origins),
-        NoisyAnswers(planted.network, embedding, readout, NOISE, inside),
-        planted.task,
-        CANDIDATES,
-        inside,
-    )
+    swapped = _swapped(planted, xs[:PROMPTS], ys[:PROMPTS], values, origins)
+    given = planted.network, embedded[:PROMPTS], embedded[PROMPTS:], readout, tuple(quantities), swapped
+    predictor = NoisyAnswers(planted.network, embedding, readout, NOISE, inside)
+    subject = Subject(*given, predictor, planted.task, CANDIDATES, inside)
     return Questions(subject, held, _places(held, generator), heads, mlps, *_which(planted.mechanism))
 
 
@@ -173,14 +165,10 @@ def _which(mechanism: Mechanism) -> tuple[str, float | None]:
 
     Noisy answers do not separate the number of steps of batch descent from their size, so it has none.
     """
-    if isinstance(mechanism, Sgd) and mechanism.ridge == 0:
-        return "sgd", mechanism.step_size
-    if isinstance(mechanism, BatchDescent) and mechanism.ridge == 0:
-        return "batch descent", None
     if isinstance(mechanism, Ridge):  # least squares included
         return "ridge", mechanism.ridge
-    if isinstance(mechanism, MovingAverage):
-        return "moving average", mechanism.decay
-    if isinstance(mechanism, NearestAverage):
-        return "nearest average", mechanism.sharp
-    return ("last value", None) if isinstance(mechanism, LastValue) else (NONE, None)
+    parameters = {Sgd: "step_size", BatchDescent: "", MovingAverage: "decay", LastValue: "", NearestAverage: "sharp"}
+    if type(mechanism) not in parameters or getattr(mechanism, "ridge", 0.0):
+        return NONE, None
+    parameter = parameters[type(mechanism)]
+    return mechanism.name, getattr(mechanism, parameter) if parameter else None

@@ -86,7 +86,7 @@ class Key:
     @classmethod
     def of(cls, questions: Questions) -> Key:
         """The key to questions."""
-        held = tuple(tuple((stream, token) for stream, token in one.nonzero().tolist()) for one in questions.held)
+        held = tuple(tuple(map(tuple, one.nonzero().tolist())) for one in questions.held)
         right = tuple(choices[0] for _, _, choices in questions.places)
         heads, mlps = tuple(map(tuple, questions.used_heads.tolist())), tuple(questions.used_mlps.tolist())
         return cls(held, right, heads, mlps, questions.kind, questions.parameter)
@@ -98,23 +98,12 @@ def choices_of(questions: Questions) -> tuple[Choice, ...]:
 
 
 def given(answers: Answers, subject: Subject, asked: tuple[Choice, ...]) -> Given:
-    """What is scored of a method's answers.
-
-    Args:
-        answers: What the method returned.
-        subject: What it was given.
-        asked: What `what` asks.
-    Returns:
-        Plain numbers, as a file keeps them.
-    Raises:
-        BadShape: An answer has the wrong shape.
-    """
+    """What is scored of a method's answers; raises BadShape where one has the wrong shape."""
     where = what = heads = mlps = which = None
     streams, tokens = subject.blocks + 1, subject.prompts.shape[1]
     if answers.places is not None:
         places = _like(answers.places, (len(subject.quantities), streams, tokens), "places")
-        best = (divmod(int(one.argmax()), tokens) for one in places)
-        where = tuple((stream, token) for stream, token in best)
+        where = tuple(divmod(int(one.argmax()), tokens) for one in places)
         scored = [(places[list(choices), stream, token], choices) for stream, token, choices in asked]
         what = tuple(
             tuple(one for one, at in zip(choices, each, strict=True) if at == each.max()) for each, choices in scored
@@ -125,31 +114,17 @@ def given(answers: Answers, subject: Subject, asked: tuple[Choice, ...]) -> Give
         finite = every[every > -NOTHING]
         least, most = (finite.min(), finite.max()) if len(finite) else (every.min(), every.max())
         relative = torch.where(every > -NOTHING, (every - least) / (most - least).clamp(min=1e-300), -1.0)
-        *rows, last = [
-            tuple(round(one, 9) for one in row.tolist())
-            for row in relative.split([subject.heads] * subject.blocks + [subject.blocks])
-        ]
-        heads, mlps = tuple(rows), last
+        rows = relative.split([subject.heads] * subject.blocks + [subject.blocks])
+        *heads, mlps = (tuple(round(one, 9) for one in row.tolist()) for row in rows)
     if answers.which is not None:
-        possible = tuple(sorted(answers.which.possible | {answers.which.name}))
-        interval = answers.which.interval
-        which = Named(
-            answers.which.name, possible, None if interval is None else (float(interval[0]), float(interval[1]))
-        )
-    return Given(where, what, heads, mlps, which)
+        name, interval = answers.which.name, answers.which.interval
+        ends = None if interval is None else (float(interval[0]), float(interval[1]))
+        which = Named(name, tuple(sorted(answers.which.possible | {name})), ends)
+    return Given(where, what, None if heads is None else tuple(heads), mlps, which)
 
 
 def grade(one: Given, key: Key) -> dict[str, float]:
-    """Score answers.
-
-    Args:
-        one: What was answered about one model.
-        key: The right answers.
-    Returns:
-        Scores by the names of `MEASURES`, for the questions that were answered.
-    Raises:
-        BadShape: There are more or fewer answers than questions.
-    """
+    """Scores by the names of `MEASURES`; raises BadShape where there are more or fewer answers than questions."""
     out: dict[str, float] = {}
     if one.where is not None and one.what is not None:
         _as_many(len(one.where), len(key.held), "quantities")
@@ -167,9 +142,8 @@ def grade(one: Given, key: Key) -> dict[str, float]:
         scored = [*(value for row in one.heads for value in row), *one.mlps]
         used = [*(value for row in key.heads for value in row), *key.mlps]
         _as_many(len(scored), len(used), "components")
-        out["circuit"] = area(
-            torch.tensor(scored, dtype=torch.float64, device="cpu"), torch.tensor(used, dtype=torch.bool, device="cpu")
-        )
+        scores = torch.tensor(scored, dtype=torch.float64, device="cpu")
+        out["circuit"] = area(scores, torch.tensor(used, dtype=torch.bool, device="cpu"))
     if one.which is not None:
         which, others = one.which, [name for name in CANDIDATES if name != key.kind]
         out["which"] = float(which.name == key.kind)

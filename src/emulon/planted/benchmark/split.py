@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,8 @@ from emulon.planted.mechanism import BoundedLinear
 
 FORMAT = 1
 COMMITMENT, QUESTIONS, TENSORS = "commitment.json", "questions.json", "questions.safetensors"
+# Tensors of a subject that are written by their names there.
+SHOWN = ("prompts", "others", "readout", "swapped")
 # Plain and obfuscated models take turns in a sealed split.
 SEALED = (PLAIN, ALL)
 
@@ -42,38 +45,19 @@ class BadEntry(EmulonError):
 
 @dataclass(frozen=True)
 class Split:
-    """Which models were asked about.
-
-    Attributes:
-        name: public, or sealed.
-        architecture: Of all its models.
-        models: Their number; in the public split each is asked about in every variant.
-        seed: Public: of the first model. Sealed: None.
-        variants: Public: by name. Sealed: none, the truth has them.
-        truth: Sealed: the SHA-256 of the truth.
-    """
+    """Which models were asked about; in the public split each in every variant, from the first model's seed on."""
 
     name: Literal["public", "sealed"]
     architecture: str
     models: int
-    seed: int | None
-    variants: tuple[str, ...]
-    truth: str | None
+    seed: int | None  # public
+    variants: tuple[str, ...]  # public: by name; the truth of a sealed split has them
+    truth: str | None  # sealed: its SHA-256
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One method's answers to one split, as JSON.
-
-    Attributes:
-        format: 1.
-        method: Its name.
-        split: What it was asked.
-        answers: By model, `3 plain` (seed and variant) or `003` (sealed).
-        digest: SHA-256 of method, split and answers as compact JSON with sorted keys.
-        cells: Means over models by measure and variant; none while the truth is sealed.
-        provenance: Machine, versions, commit, time.
-    """
+    """One method's answers to one split, as JSON; `docs/benchmark.md` describes the fields."""
 
     format: int
     method: str
@@ -148,11 +132,7 @@ def seal(
     return path
 
 
-def answered(
-    method: str,
-    split: str | Path | Split,
-    progress: Progress = silent,
-) -> Entry:
+def answered(method: str, split: str | Path | Split, progress: Progress = silent) -> Entry:
     """Ask a method about a split.
 
     Args:
@@ -165,6 +145,7 @@ def answered(
         BadEntry: The folder is damaged or no split.
         NotInstalled: The method's library is not installed.
     """
+    asked: Iterator[tuple[str, Subject, tuple[Choice, ...], SealedModel | None]]
     if isinstance(split, Split):
         asked, count = _public(split), split.models * len(split.variants)
     else:
@@ -182,15 +163,7 @@ def answered(
 
 
 def read_entry(path: str | Path) -> Entry:
-    """A file of answers, whose digest is checked.
-
-    Args:
-        path: The file.
-    Returns:
-        The entry.
-    Raises:
-        BadEntry: It is damaged, or was altered.
-    """
+    """A file of answers, whose digest is checked; raises BadEntry where it is damaged or was altered."""
     entry: Entry = _read(Entry, Path(path))
     told = {key: read_json(path)[key] for key in ("method", "split", "answers")}
     if _digest(told) != entry.digest:
@@ -199,15 +172,7 @@ def read_entry(path: str | Path) -> Entry:
 
 
 def read_truth(path: str | Path) -> tuple[str, Truth]:
-    """The truth of a sealed split, and its hash.
-
-    Args:
-        path: The file that `seal` wrote beside the split.
-    Returns:
-        The hash of the file, and what is in it.
-    Raises:
-        BadEntry: It is damaged.
-    """
+    """The hash of the file that `seal` wrote beside a split, and what is in it; raises BadEntry where it is damaged."""
     return _sha256(Path(path).read_bytes()) if Path(path).is_file() else "", _read(Truth, Path(path))
 
 
@@ -222,7 +187,6 @@ def scored(entry: Entry, revealed: tuple[str, Truth] | None = None) -> Entry:
     Raises:
         BadEntry: The truth is not the one that was committed to, an answer is missing, or recorded scores differ.
     """
-    graded: Mapping[str, SealedModel | None]
     if entry.split.name == "public":
         graded = {name: one for name, _, _, one in _public(entry.split)}
     elif revealed is None:
@@ -236,9 +200,7 @@ def scored(entry: Entry, revealed: tuple[str, Truth] | None = None) -> Entry:
     if set(graded) != set(entry.answers):
         raise BadEntry(f"answers are about {len(entry.answers)} models, and the split has {len(graded)} others or more")
     try:
-        cells = _cells(
-            [_row(entry.method, one, entry.answers[name]) for name, one in graded.items() if one is not None]
-        )
+        cells = _cells([_row(entry.method, one, entry.answers[name]) for name, one in graded.items()])
     except BadShape as error:
         raise BadEntry(f"{error}; the answers belong to another split") from None
     if entry.cells and not _same(cells, entry.cells):
@@ -246,7 +208,7 @@ def scored(entry: Entry, revealed: tuple[str, Truth] | None = None) -> Entry:
     return replace(entry, cells=cells)
 
 
-def _public(split: Split) -> Iterator[tuple[str, Subject, tuple[Choice, ...], SealedModel | None]]:
+def _public(split: Split) -> Iterator[tuple[str, Subject, tuple[Choice, ...], SealedModel]]:
     assert split.seed is not None
     for seed in range(split.seed, split.seed + split.models):
         for variant, mechanism, questions in questions_about(seed, split.variants, split.architecture):
@@ -272,12 +234,14 @@ def _cells(rows: Sequence[Row]) -> tuple[dict[str, Any], ...]:
 
 def _same(cells: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> bool:
     """Whether scores agree; up to rounding, as bounds of intervals are quantiles of random sums."""
-    if [(one["measure"], one["variant"], one["models"]) for one in cells] != [
-        (one.get("measure"), one.get("variant"), one.get("models")) for one in others
-    ]:
+    if len(cells) != len(others):
         return False
-    pairs = [(mine["score"], theirs.get("score", {})) for mine, theirs in zip(cells, others, strict=True)]
-    return all(abs(mine[key] - theirs.get(key, 9.0)) < 1e-9 for mine, theirs in pairs for key in mine)
+    pairs = [(mine, theirs, theirs.get("score", {})) for mine, theirs in zip(cells, others, strict=True)]
+    return all(
+        all(mine[name] == theirs.get(name) for name in ("measure", "variant", "models"))
+        and all(abs(value - scores.get(key, math.inf)) < 1e-9 for key, value in mine["score"].items())
+        for mine, theirs, scores in pairs
+    )
 
 
 def _write(folder: Path, subject: Subject, choices: tuple[Choice, ...]) -> None:
@@ -288,17 +252,8 @@ def _write(folder: Path, subject: Subject, choices: tuple[Choice, ...]) -> None:
     subject.model.config.save_pretrained(folder)
     weights = {name: part.contiguous() for name, part in subject.model.state_dict().items()}
     write_atomically(folder / WEIGHTS, save(weights, metadata={"format": "pt"}))
-    embedding = subject.predictor.embedding
-    tensors = {
-        "prompts": subject.prompts,
-        "others": subject.others,
-        "readout": subject.readout,
-        "swapped": subject.swapped,
-        "start": embedding.start,
-        "x": embedding.x,
-        "y": embedding.y,
-        **{f"quantity {index}": one for index, one in enumerate(subject.quantities)},
-    }
+    tensors = {name: getattr(subject, name) for name in SHOWN} | vars(subject.predictor.embedding)
+    tensors |= {f"quantity {index}": one for index, one in enumerate(subject.quantities)}
     write_atomically(folder / TENSORS, save({name: part.contiguous() for name, part in tensors.items()}))
     write_json(folder / QUESTIONS, {"candidates": subject.candidates, "choices": choices})
 
@@ -310,19 +265,15 @@ def opened(folder: Path) -> tuple[Subject, tuple[Choice, ...]]:
     told, config = read_json(folder / QUESTIONS), read_json(folder / CONFIG)
     heads = config.get("num_attention_heads") or config["n_head"]
     model = ARCHITECTURES.named(config["model_type"]).load(weights, heads)
-    embedding = Embedding(tensors["start"], tensors["x"], tensors["y"])
-    number = int(folder.name)
+    embedding, number = Embedding(*(tensors[name] for name in ("start", "x", "y"))), int(folder.name)
     subject = Subject(
         model,
-        tensors["prompts"],
-        tensors["others"],
-        tensors["readout"],
-        tuple(tensors[f"quantity {index}"] for index in range(sum(name.startswith("quantity") for name in tensors))),
-        tensors["swapped"],
-        NoisyAnswers(model, embedding, tensors["readout"], NOISE, number),
-        BoundedLinear(len(embedding.x), len(embedding.start) // 2),
-        tuple(told["candidates"]),
-        number,
+        quantities=tuple(tensors[f"quantity {i}"] for i in range(sum(name.startswith("quantity") for name in tensors))),
+        predictor=NoisyAnswers(model, embedding, tensors["readout"], NOISE, number),
+        task=BoundedLinear(len(embedding.x), len(embedding.start) // 2),
+        candidates=tuple(told["candidates"]),
+        seed=number,
+        **{name: tensors[name] for name in SHOWN},
     )
     return subject, checked(tuple[Choice, ...], told["choices"], QUESTIONS)
 

@@ -144,25 +144,23 @@ class Subject:
 
     def activations(self, prompts: Float[Tensor, "prompts tokens width"]) -> Activations:
         """Activations on any prompts."""
-        streams, heads, mlps, answers = self._recorded(prompts)
-        split = torch.stack(heads).unflatten(-1, (self.heads, -1))
-        return Activations(torch.stack(streams), split, torch.stack(mlps), answers)
+        *parts, answers = self._recorded(prompts)
+        return self._stacked(parts, answers)
 
     @cached_property
     def slopes(self) -> Activations:
         """∂Σŷ/∂activation on the prompts, in one backward pass."""
         with torch.enable_grad():
-            streams, heads, mlps, answers = self._recorded(self.prompts.clone().requires_grad_())
-            slopes = torch.autograd.grad(answers.sum(), [*streams, *heads, *mlps])
-        parts = [torch.stack(part) for part in (slopes[: len(streams)], slopes[len(streams) : -len(mlps)])]
-        split = parts[1].unflatten(-1, (self.heads, -1))
-        return Activations(parts[0], split, torch.stack(slopes[-len(mlps) :]), torch.ones_like(answers))
+            *parts, answers = self._recorded(self.prompts.clone().requires_grad_())
+            slopes = iter(torch.autograd.grad(answers.sum(), [one for part in parts for one in part]))
+        return self._stacked([[next(slopes) for _ in part] for part in parts], torch.ones_like(answers))
+
+    def _stacked(self, parts: Sequence[Sequence[Tensor]], answers: Tensor) -> Activations:
+        streams, heads, mlps = (torch.stack(list(part)) for part in parts)
+        return Activations(streams, heads.unflatten(-1, (self.heads, -1)), mlps, answers)
 
     def _recorded(self, prompts: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor], Tensor]:
-        streams: list[Tensor] = []
-        heads: list[Tensor] = []
-        mlps: list[Tensor] = []
-        names = self.architecture
+        streams, heads, mlps, names = list[Tensor](), list[Tensor](), list[Tensor](), self.architecture
         norm = self.model.get_submodule(names.norm)
         handles = [norm.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0]))]
         for block in names.blocks_of(self.model):
@@ -180,9 +178,8 @@ class Subject:
         No row is computed in blocks before its own; a first row, which is dropped, keeps batches from being empty.
         """
         modules = [*self.architecture.blocks_of(self.model), self.model.get_submodule(self.architecture.norm)]
-        with removed_after(
-            [modules[block].register_forward_pre_hook(_joined_by(rows)) for block, rows in streams.items()]
-        ):
+        hooks = [modules[block].register_forward_pre_hook(_joined_by(rows)) for block, rows in streams.items()]
+        with removed_after(hooks):
             hidden = self.model(inputs_embeds=self.prompts[:1]).last_hidden_state
         return self.answers(hidden[1:])
 

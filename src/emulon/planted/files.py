@@ -51,8 +51,11 @@ class Record:
         """Of a planted model."""
         bound, program, truth = planted.certificate, str(planted.source), planted.truth.to_json()
         certificate = {
-            **{"terms": dict(bound.terms), "dtype": str(planted.dtype).removeprefix("torch.")},
-            **{"proved": bound.proved, "note": bound.note, "assumes": bound.assumes},
+            "terms": dict(bound.terms),
+            "dtype": str(planted.dtype).removeprefix("torch."),
+            "proved": bound.proved,
+            "note": bound.note,
+            "assumes": bound.assumes,
         }
         mechanism = planted.mechanism.to_json()
         return cls(FORMAT, emulon.__version__, mechanism, planted.build, certificate, program, truth)

@@ -168,7 +168,7 @@ def _which(mechanism: Mechanism) -> tuple[str, float | None]:
     if isinstance(mechanism, Ridge):  # least squares included
         return "ridge", mechanism.ridge
     parameters = {Sgd: "step_size", BatchDescent: "", MovingAverage: "decay", LastValue: "", NearestAverage: "sharp"}
-    if type(mechanism) not in parameters or getattr(mechanism, "ridge", 0.0):
+    if type(mechanism) not in parameters or getattr(mechanism, "ridge", None):
         return NONE, None
     parameter = parameters[type(mechanism)]
     return mechanism.name, getattr(mechanism, parameter) if parameter else None

@@ -40,10 +40,10 @@ def index(claims: Iterable[Claim], results: Path) -> str:
     parts = [HEAD, _count(claims, results)]
     for source, group in groupby(claims, key=source_of):
         rows = [row for claim in group for row in _rows(claim, results)]
-        parts.append(_table(source[:1].upper() + source[1:], COLUMNS, rows))
-    parts += [
-        _table(f"Set-up of {claim.name}", ("", "theirs", "ours"), setup_rows(claim)) for claim in claims if claim.set_up
-    ]
+        parts += [f"## {source[:1].upper() + source[1:]}", "", table(COLUMNS, rows), ""]
+    for claim in claims:
+        if claim.set_up:
+            parts += [f"## Set-up of {claim.name}", "", table(("", "theirs", "ours"), setup_rows(claim)), ""]
     parts += _notes("Mended statements", {claim.name: claim.correction for claim in claims})
     parts += _notes("Learners kept for the claims", {name: f"`{command(name)}`" for name in KEPT})
     parts.append(_machines(claims, results))
@@ -103,11 +103,10 @@ def _differs(claim: Claim, scale: ScaleName) -> str:
     return "; ".join([*smaller, *parts, *filter(None, [claim.differs])]) or "–"
 
 
-def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return "\n".join([f"## {title}", "", line(head), line("---" for _ in head), *map(line, rows), ""])
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _notes(title: str, notes: dict[str, str]) -> list[str]:

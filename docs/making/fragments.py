@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks import speedrun
 from emulon.report.benchmark import cell_of, coverage_told, table_rows
 from reproduce.claim import Claim, all_claims
-from reproduce.index import setup_rows, source_of
+from reproduce.index import setup_rows, source_of, table
 from reproduce.record import Record, path_of
 from reproduce.record import records as measured
 
@@ -27,11 +27,6 @@ PACKAGES = (
     "models",
     *("training", "identification", "estimators", "testing", "export"),
 )
-
-
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 # Claims

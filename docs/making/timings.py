@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fragments import table
-
 from emulon.report.figure import Figure, Panel, Series, chart
+from reproduce.index import table
 
 BENCH = Path(__file__).parents[2] / "results" / "bench"
 # Over what a part is drawn, and which of its columns; each on logarithmic axes, over rows that are alike otherwise.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,6 @@ from reproduce.algoformer.tasks import Representation, fixed_network, leaky_netw
 from reproduce.bounded import normal
 from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict
 
-Built = TypeVar("Built", bound=LoopedTransformer)
 # An infinite tolerance gives as many heads as the theorem has; no tolerance, as many as float64 can use.
 TWO, OURS = "the theorem's two heads", "ours"
 WAYS = {TWO: math.inf, OURS: None}
@@ -37,11 +37,11 @@ ASKED = {TWO: 1e-5, OURS: 1e-9}
 def compare(
     setting: Setting,
     stated: tuple[tuple[int, int], ...],
-    build: Callable[[float | None], Built],
-    run: Callable[[Built, int], Tensor],
-    exact: Callable[[Built, int], Tensor],
+    build: Callable[..., Any],
+    data: tuple[Tensor, ...],
+    exact: Callable[[Any], Tensor],
 ) -> Numbers:
-    """Errors and bounds after 0, 1, … loops, with the heads of the theorem and with ours.
+    """Errors and bounds after 0, 1, … loops on these data, with the heads of the theorem and with ours.
 
     `stated` are the layers and the heads that the theorem says pre, loop and post take.
     """
@@ -49,8 +49,8 @@ def compare(
     found: Numbers = {}
     for done, (name, tolerance) in enumerate(WAYS.items()):
         setting.report_progress(name, done / len(WAYS))
-        model = build(tolerance)
-        errors = (run(model, loops) - exact(model, loops)).abs().reshape(loops + 1, -1).amax(dim=1)
+        model = build(tolerance=tolerance, horizon=loops)
+        errors = (model.run(*data, loops=loops).predictions - exact(model)).abs().reshape(loops + 1, -1).amax(dim=1)
         found[name] = {"errors": errors.tolist(), "bounds": [bound_after(model, step) for step in range(loops + 1)]}
         heads = model.frame.heads
         found[name]["sizes"] = {part: [len(each), max(each, default=0)] for part, each in heads.items()}
@@ -108,24 +108,20 @@ def regression(setting: Setting) -> tuple[Tensor, Tensor, Tensor]:
 
 def gradient_iterates(xs: Tensor, ys: Tensor, x_query: Tensor, step_size: float, loops: int) -> Tensor:
     """x_query·w_k for k = 0, …, loops; w ← w − (η/N)Xᵀ(Xw − y), no attention in it."""
-    weights, out = torch.zeros_like(x_query), []
-    for step in range(loops + 1):
-        if step:
-            residuals = (xs @ weights.unsqueeze(-1)).squeeze(-1) - ys
-            weights = weights - step_size / xs.shape[-2] * (xs.mT @ residuals.unsqueeze(-1)).squeeze(-1)
-        out.append((weights * x_query).sum(dim=-1))
-    return torch.stack(out)
+    weights = [torch.zeros_like(x_query)]
+    for _ in range(loops):
+        residuals = (xs @ weights[-1].unsqueeze(-1)).squeeze(-1) - ys
+        weights.append(weights[-1] - step_size / xs.shape[-2] * (xs.mT @ residuals.unsqueeze(-1)).squeeze(-1))
+    return (torch.stack(weights) * x_query).sum(dim=-1)
 
 
 def newton_iterates(xs: Tensor, ys: Tensor, x_query: Tensor, scale: float, loops: int) -> Tensor:
     """x_query·M_k Xᵀy for k = 0, …, loops; M_0 = αS, M ← 2M − MSM, no attention in it."""
     gram = xs.mT @ xs
-    inverse, target, out = scale * gram, xs.mT @ ys.unsqueeze(-1), []
-    for step in range(loops + 1):
-        if step:
-            inverse = 2 * inverse - inverse @ gram @ inverse
-        out.append((x_query.unsqueeze(-2) @ inverse @ target).squeeze(-1).squeeze(-1))
-    return torch.stack(out)
+    inverses = [scale * gram]
+    for _ in range(loops):
+        inverses.append(2 * inverses[-1] - inverses[-1] @ gram @ inverses[-1])
+    return (x_query.unsqueeze(-2) @ torch.stack(inverses) @ (xs.mT @ ys.unsqueeze(-1))).squeeze(-1).squeeze(-1)
 
 
 def descent(xs: Tensor, labels: Tensor, query: Tensor, step_size: float, loops: int) -> Tensor:
@@ -158,9 +154,9 @@ def theorem_3_1(setting: Setting) -> Numbers:
     return compare(
         setting,
         ((phi.depth + 1, 2), (1, 2), (1, 1)),
-        lambda tolerance: LoopedGradientDescent(domain, tolerance, representation=phi, horizon=setting.sizes["loops"]),
-        lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
-        lambda model, loops: descent(features, ys.unsqueeze(-1), asked, model.step_size, loops).squeeze(-1),
+        partial(LoopedGradientDescent, domain, representation=phi),
+        (xs, ys, query),
+        lambda model: descent(features, ys.unsqueeze(-1), asked, model.step_size, setting.sizes["loops"]).squeeze(-1),
     )
 
 
@@ -192,13 +188,13 @@ def theorem_3_2(setting: Setting) -> Numbers:
     windows = torch.stack([torch.cat(past[t : t + ORDER], dim=-1) for t in range(samples + 1)], dim=1)
     phi = RepresentationNetwork(layers, slope=SLOPE, bound=windows.abs().max().item())
     features, asked = phi(windows[:, :-1]), phi(windows[:, -1])
-    domain, horizon = Domain.covering(features, series, asked, 1.001), setting.sizes["loops"]
+    domain, loops = Domain.covering(features, series, asked, 1.001), setting.sizes["loops"]
     return compare(
         setting,
         ((phi.depth + 2, ORDER), (1, 2), (1, 1)),
-        lambda tolerance: LoopedAutoRegression(domain, phi, tolerance, order=ORDER, horizon=horizon),
-        lambda model, loops: model.run(series, loops=loops).predictions,
-        lambda model, loops: descent(features, series, asked, model.step_size, loops),
+        partial(LoopedAutoRegression, domain, phi, order=ORDER),
+        (series,),
+        lambda model: descent(features, series, asked, model.step_size, loops),
     )
 
 
@@ -234,13 +230,12 @@ def theorem_3_3(setting: Setting) -> Numbers:
     known, start = whole[:, :-1], whole[:, -1, :KNOWN]
     xs, labels, query = known[:, :, KNOWN - 1], leaky(known[:, :, KNOWN], 1 / LEAK), start[:, -1]
     domain = replace(Domain.covering(xs, labels, query, 1.001), x=whole.abs().max().item())
-    horizon = setting.sizes["loops"]
     return compare(
         setting,
         ((7, 2), (1, 2), (1, 1)),
-        lambda tolerance: LoopedChainOfThought(domain, tolerance, depth=CHAIN, slope=LEAK, horizon=horizon),
-        lambda model, loops: model.run(known, start, loops=loops).predictions,
-        lambda model, loops: leaky(descent(xs, labels, query, model.step_size, loops), LEAK),
+        partial(LoopedChainOfThought, domain, depth=CHAIN, slope=LEAK),
+        (known, start),
+        lambda model: leaky(descent(xs, labels, query, model.step_size, setting.sizes["loops"]), LEAK),
     )
 
 
@@ -255,15 +250,10 @@ THEOREM_3_3 = theorem(
 
 
 def theorem_4_1(setting: Setting) -> Numbers:
-    xs, ys, query = regression(setting)
-    domain = Domain.covering(xs, ys, query)
-    return compare(
-        setting,
-        ((1, 2), (1, 2), (2, 2)),
-        lambda tolerance: LoopedNewton(domain, tolerance, horizon=setting.sizes["loops"]),
-        lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
-        lambda model, loops: newton_iterates(xs, ys, query, start_scale(domain), loops),
-    )
+    data, loops = regression(setting), setting.sizes["loops"]
+    domain = Domain.covering(*data)
+    exact = newton_iterates(*data, start_scale(domain), loops)
+    return compare(setting, ((1, 2), (1, 2), (2, 2)), partial(LoopedNewton, domain), data, lambda model: exact)
 
 
 THEOREM_4_1 = theorem(
@@ -289,15 +279,10 @@ def prefix_iterates(xs: Tensor, ys: Tensor, query: Tensor, step_size: float, loo
 
 
 def theorem_4_2(setting: Setting) -> Numbers:
-    xs, ys, query = regression(setting)
-    domain = Domain.covering(xs, ys, query)
-    return compare(
-        setting,
-        ((1, 2), (1, 2), (2, 2)),
-        lambda tolerance: CausalLoopedGradientDescent(domain, tolerance, horizon=setting.sizes["loops"]),
-        lambda model, loops: model.run(xs, ys, query, loops=loops).predictions,
-        lambda model, loops: prefix_iterates(xs, ys, query, model.step_size, loops),
-    )
+    data, loops = regression(setting), setting.sizes["loops"]
+    build = partial(CausalLoopedGradientDescent, Domain.covering(*data))
+    sizes = ((1, 2), (1, 2), (2, 2))
+    return compare(setting, sizes, build, data, lambda model: prefix_iterates(*data, model.step_size, loops))
 
 
 THEOREM_4_2 = theorem(

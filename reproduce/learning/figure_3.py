@@ -81,52 +81,54 @@ def phase(left: dict[str, Any], ridge: str = RIDGE) -> str:
     return min(limits, key=lambda name: left[name]["value"], default=RIDGE)
 
 
-def phases(rows: Sequence[Numbers], ridge: str = RIDGE) -> list[str] | None:
-    """None where the rows do not tell, as those of runs that did not ask for a fixed λ."""
-    if any(name not in row["unexplained"] for row in rows for name in (DESCENT, ridge, LEAST)):
-        return None
+def phases(rows: Sequence[Numbers], ridge: str = RIDGE) -> list[str]:
     return [phase(row["unexplained"], ridge) for row in rows]
+
+
+def by_seed(rows: Sequence[Numbers]) -> dict[int, list[Numbers]]:
+    return {seed: [row for row in rows if row["seed"] == seed] for seed in sorted({row["seed"] for row in rows})}
+
+
+def left_by(rows: Sequence[Numbers]) -> list[float]:
+    """What least squares leaves unexplained."""
+    return [row["unexplained"][LEAST]["value"] for row in rows]
+
+
+def with_fixed(rows: Sequence[Numbers]) -> str:
+    if any(FIXED_RIDGE not in row["unexplained"] for row in rows):
+        return "a fixed λ was not asked for"
+    return f"with λ = {FIXED:g} {', '.join(phases(rows, FIXED_RIDGE))}"
 
 
 def judge_depth(numbers: Numbers) -> Verdict:
     """For every seed, with the fitted λ: all three phases in the paper's order as depth grows, never back; and what
     least squares leaves unexplained falls with every step in depth. The fixed λ is shown beside it."""
     holds, shown, reasons = True, [], []
-    for seed in sorted({row.get("seed", 0) for row in numbers["layers"]}):
-        rows = [row for row in numbers["layers"] if row.get("seed", 0) == seed]
-        named = phases(rows)
-        if named is None:
-            return Verdict("not tested at scale", "–", "one step of descent was not asked for at every depth")
+    for seed, rows in by_seed(numbers["layers"]).items():
+        named, left = phases(rows), left_by(rows)
         rises = all(PHASES.index(before) <= PHASES.index(after) for before, after in pairwise(named))
         whole = set(named) == set(PHASES)
-        left = [row["unexplained"][LEAST]["value"] for row in rows]
         falls = all(before > after for before, after in pairwise(left))
         holds = holds and rises and whole and falls
         shown.append(", ".join(f"{row['size']}: {name}" for row, name in zip(rows, named, strict=True)))
-        reason = f"seed {seed}: {'rises' if rises else 'does not rise'} with depth, "
-        reason += f"{'through all three phases' if whole else 'not through all three phases'}; least squares leaves "
-        reason += f"{', '.join(f'{each:.2g}' for each in left)}, {'falling' if falls else 'not always falling'}"
-        fixed = phases(rows, FIXED_RIDGE)
-        reason += f"; with λ = {FIXED:g} {', '.join(fixed)}" if fixed else "; a fixed λ was not asked for"
-        reasons.append(reason)
+        reasons.append(
+            f"seed {seed}: {'rises' if rises else 'does not rise'} with depth, {'' if whole else 'not '}through all "
+            f"three phases; least squares leaves {', '.join(f'{each:.2g}' for each in left)}, "
+            f"{'falling' if falls else 'not always falling'}; {with_fixed(rows)}"
+        )
     return Verdict.that(holds, f"by depth {'; '.join(shown)}", ". ".join(reasons))
 
 
-def draw_depth(numbers: Numbers) -> Figure:
-    return Figure([panel(rows, what) for what, rows in numbers.items() if rows])
-
-
-def panel(rows: Sequence[Numbers], label: str) -> Panel:
+def draw_sizes(numbers: Numbers) -> Figure:
     """Of the first seed: what each phase leaves unexplained over the size, with its interval."""
-    first = min(row.get("seed", 0) for row in rows)
-    own = [row for row in rows if row.get("seed", 0) == first]
-    series = []
+    [(label, rows)] = numbers.items()
+    own, series = next(iter(by_seed(rows).values())), []
     for name in (*PHASES, FIXED_RIDGE):
         told = [(row["size"], row["unexplained"][name]) for row in own if name in row["unexplained"]]
         if told:
             value, low, high = ([each[part] for _, each in told] for part in ("value", "low", "high"))
             series.append(Series(name, [size for size, _ in told], value, low=low, high=high))
-    return Panel(label, "unexplained by", series, log_x=True, log_y=True)
+    return Figure([Panel(label, "unexplained by", series, log_x=True, log_y=True)])
 
 
 # "even modest hidden sizes (32 units) rapidly match OLS"
@@ -142,15 +144,12 @@ def judge_width(numbers: Numbers) -> Verdict:
     """For every seed, by Figure 3's rule for ties: every width of 32 and more is nearest to least squares, and no width
     is nearest to descent. The fixed λ is shown beside it."""
     holds, shown, reasons = True, [], []
-    for seed in sorted({row["seed"] for row in numbers["width"]}):
-        rows = [row for row in numbers["width"] if row["seed"] == seed]
-        sizes, named, fixed = [row["size"] for row in rows], phases(rows), phases(rows, FIXED_RIDGE)
-        assert named is not None and fixed is not None  # every run of this claim measures all
-        own = dict(zip(sizes, named, strict=True))
-        holds = holds and all(own[size] == LEAST for size in sizes if size >= MODEST) and DESCENT not in named
+    for seed, rows in by_seed(numbers["width"]).items():
+        own = dict(zip([row["size"] for row in rows], phases(rows), strict=True))
+        holds = holds and all(own[size] == LEAST for size in own if size >= MODEST) and DESCENT not in own.values()
         shown.append(", ".join(f"{size}: {name}" for size, name in own.items()))
-        left = ", ".join(f"{row['unexplained'][LEAST]['value']:.2g}" for row in rows)
-        reasons.append(f"seed {seed}: least squares leaves {left}; with λ = {FIXED:g} {', '.join(fixed)}")
+        left = ", ".join(f"{each:.2g}" for each in left_by(rows))
+        reasons.append(f"seed {seed}: least squares leaves {left}; {with_fixed(rows)}")
     return Verdict.that(holds, f"by width {'; '.join(shown)}", ". ".join(reasons))
 
 
@@ -186,7 +185,7 @@ DEPTH = Claim(
             10, {"training": DEEP, "depths": [1, 2, 4, 8, 16], "datasets": 512, "seeds": 3}, set_up=set_up(DEPTH_SET_UP)
         ),
     },
-    *(over_depth, judge_depth, draw_depth),
+    *(over_depth, judge_depth, draw_sizes),
     differs="Learners of d = 2 trained for 1,200 steps on a CPU. A tie between ridge and one of "
     "its limits, descent and least squares, goes to the limit.",
     reversal="a seed whose depths pass all three phases in order, trained as the paper's were",
@@ -204,7 +203,7 @@ WIDTH = Claim(
             set_up=set_up(WIDTH_SET_UP),
         ),
     },
-    *(over_width, judge_width, draw_depth),
+    *(over_width, judge_width, draw_sizes),
     differs="On a CPU learners of d = 2 and 4 layers, trained for 1,200 steps.",
     reversal="every width from 32 on nearest to least squares in every seed, with the paper's optimiser and steps",
 )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from statistics import median
 
 import torch
@@ -14,13 +14,11 @@ from emulon.planted.architecture import ARCHITECTURES
 from emulon.planted.finetune import Trained, finetuned
 from emulon.planted.mechanism import BoundedLinear
 from emulon.report.figure import Figure, Panel, Series
-from reproduce.claim import Claim, Numbers, Scale, ScaleName, Setting, Verdict
+from reproduce.claim import Claim, Numbers, Scale, Setting, Verdict
 from reproduce.drawing import of_rows
 
 # Asked of the truth: what its directions read, and how interventions compare with the program's own.
 LEAST_FIT, PROVED = 0.9999, 0.95
-# Asked of interventions in float32.
-ROUNDED = 1e-4
 # A single coordinate that is as good as this is a register's own slot.
 SLOT = 0.99
 # Registers that hardly vary have no R² to speak of.
@@ -132,57 +130,48 @@ def judge_planted(numbers: Numbers, most: float, slots: float = 1.0) -> Verdict:
 
 def draw_planted(numbers: Numbers) -> Figure:
     panels = []
-    for dtype in dict.fromkeys(row["dtype"] for row in numbers["rows"]):
-        for obfuscated in (False, True):
-            rows = [row for row in numbers["rows"] if row["dtype"] == dtype and row["obfuscated"] == obfuscated]
-            series = by_rank(rows, "bound", ("error", "bound"))
-            title = f"{dtype}{', obfuscated' if obfuscated else ''}"
-            panels.append(
-                Panel("planted models, by bound", "distance to the algorithm", series, title=title, log_y=True)
-            )
+    for dtype, obfuscated in product(dict.fromkeys(row["dtype"] for row in numbers["rows"]), (False, True)):
+        rows = [row for row in numbers["rows"] if row["dtype"] == dtype and row["obfuscated"] == obfuscated]
+        rows = sorted(rows, key=lambda row: float(row["bound"]))
+        series = of_rows(rows, range(1, len(rows) + 1), ("error", "bound"), "line")
+        title = f"{dtype}{', obfuscated' if obfuscated else ''}"
+        panels.append(Panel("planted models, by bound", "distance to the algorithm", series, title=title, log_y=True))
     return Figure(panels)
 
 
-def by_rank(rows: list[Numbers], order: str, shown: Sequence[str]) -> list[Series]:
-    """A line for each of `shown`, over the places of rows in order."""
-    rows = sorted(rows, key=lambda row: float(row[order]))
-    return of_rows(rows, range(1, len(rows) + 1), shown, "line")
+def planted(name: str, model: str, asked: str, most: float, slots: float = 1.0, **sizes: str) -> Claim:
+    """The claim about one architecture."""
+    return Claim(
+        name,
+        "ours, planted models",
+        f"Planted algorithms run as they are written in {model}",
+        asked,
+        {
+            "small": Scale(1, {"models": 22, "prompts": 64, **sizes}),
+            "paper": Scale(6, {"models": 200, "prompts": 64, **sizes}),
+        },
+        *(planted_models, partial(judge_planted, most=most, slots=slots), draw_planted),
+    )
 
 
-def scales(**more: str) -> dict[ScaleName, Scale]:
-    """The draws of models that every architecture is put to."""
-    return {
-        "small": Scale(1, {"models": 22, "prompts": 64, **more}),
-        "paper": Scale(6, {"models": 200, "prompts": 64, **more}),
-    }
-
-
-CLAIM = Claim(
+BOUNDED = "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to"
+CLAIM = planted(
     "ours-planted-models",
-    "ours, planted models",
-    "Planted algorithms run as they are written in GPT2Model, plain and obfuscated, and the ground truth reads every "
-    "register and predicts every intervention.",
+    "GPT2Model, plain and obfuscated, and the ground truth reads every register and predicts every intervention.",
     "all within their bounds; R² ≥ 0.9999; interventions to 1e-6; no coordinate alone reads a register once obfuscated",
-    scales(),
-    *(planted_models, partial(judge_planted, most=1e-6, slots=0.05), draw_planted),
+    *(1e-6, 0.05),
 )
-
-LLAMAS = Claim(
+LLAMAS = planted(
     "ours-planted-llamas",
-    "ours, planted models",
-    "Planted algorithms run as they are written in LlamaModel in float32, plain and obfuscated, with proved bounds.",
-    "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-4",
-    scales(architecture="llama"),
-    *(planted_models, partial(judge_planted, most=ROUNDED), draw_planted),
+    "LlamaModel in float32, plain and obfuscated, with proved bounds.",
+    *(f"{BOUNDED} 1e-4", 1e-4),
+    architecture="llama",
 )
-
-NEOX = Claim(
+NEOX = planted(
     "ours-planted-neox",
-    "ours, planted models",
-    "Planted algorithms run as they are written in GPTNeoXModel in float64, plain and obfuscated, with proved bounds.",
-    "all within their bounds, 95 % proved, plain and obfuscated; R² ≥ 0.9999; interventions to 1e-9",
-    scales(architecture="gpt_neox"),
-    *(planted_models, partial(judge_planted, most=1e-9), draw_planted),
+    "GPTNeoXModel in float64, plain and obfuscated, with proved bounds.",
+    *(f"{BOUNDED} 1e-9", 1e-9),
+    architecture="gpt_neox",
 )
 
 VARIANT = ("rotated", "permuted", "dead components")
@@ -193,10 +182,9 @@ def finetuning(setting: Setting) -> Numbers:
     """By mechanism and rate, at some steps of training on noisier targets: loss, distance to the algorithm, and what is
     left of the registers' map."""
     found = []
-    for place, (name, rate) in enumerate((n, r) for n in setting.sizes["mechanisms"] for r in setting.sizes["rates"]):
-        setting.report_progress(
-            f"{name} at {rate:g}", place / len(setting.sizes["mechanisms"] * len(setting.sizes["rates"]))
-        )
+    pairs = list(product(setting.sizes["mechanisms"], setting.sizes["rates"]))
+    for place, (name, rate) in enumerate(pairs):
+        setting.report_progress(f"{name} at {rate:g}", place / len(pairs))
         plain = plant(name, torch.float32, features=2, samples=4)
         start = obfuscate(plain, setting.seed, only=VARIANT)
         task = BoundedLinear(2, 4, noise=setting.sizes["noise"])
@@ -247,11 +235,10 @@ def draw_finetuning(numbers: Numbers) -> Figure:
     for name in dict.fromkeys(run["mechanism"] for run in numbers["runs"]):
         runs = [run for run in numbers["runs"] if run["mechanism"] == name]
         for key, label in (("distance", "distance to the algorithm"), ("fit", "median R² of registers")):
+            steps = [[1 + row["step"] for row in run["rows"]] for run in runs]
             series = [
-                Series(
-                    f"rate {run['rate']:g}", [1 + row["step"] for row in run["rows"]], [row[key] for row in run["rows"]]
-                )
-                for run in runs
+                Series(f"rate {run['rate']:g}", x, [row[key] for row in run["rows"]])
+                for run, x in zip(runs, steps, strict=True)
             ]
             panels.append(Panel("1 + steps", label, series, title=name, log_x=True, log_y=key == "distance"))
     return Figure(panels)

@@ -79,7 +79,7 @@ def test_a_tie_goes_to_the_limit_of_ridge_at_either_end():
     fixed = row(1, 0.1, 0.01, 0.6, fixed=0.2)
     assert figure_3.phases([fixed]) == [figure_3.RIDGE]
     assert figure_3.phases([fixed], figure_3.FIXED_RIDGE) == [figure_3.DESCENT]
-    assert figure_3.phases([row(1, 0.1, 0.01, 0.6)], figure_3.FIXED_RIDGE) is None
+    assert figure_3.with_fixed([row(1, 0.1, 0.01, 0.6)]) == "a fixed λ was not asked for"
 
 
 @pytest.mark.parametrize("seed", range(2))

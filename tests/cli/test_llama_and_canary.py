@@ -7,6 +7,7 @@ import pytest
 
 from emulon.canary import canary
 from emulon.canary.check import answers, names_for
+from emulon.canary.engine import Engine
 from emulon.canary.engines import engines_named
 from emulon.cli import main
 from emulon.language.prompt import read
@@ -85,6 +86,19 @@ def test_canaries_are_written_as_folders(tmp_path, capsys):
     assert (config["architectures"], config["dtype"]) == (["Qwen3ForCausalLM"], "bfloat16")
     assert main([*words, "--gguf"]) == 2
     assert "GGUF files are written of llama, gpt2 and gpt_neox, not of qwen3" in capsys.readouterr().err
+
+
+def test_an_engine_that_cannot_run_says_why_and_the_others_are_checked(tmp_path, capsys, monkeypatch):
+    def broken(folder):
+        raise AttributeError("no such size\nand more")
+
+    right, broken = engines_named("transformers float32 eager mistral")[0], Engine("b", "torch", "float32", broken)
+    monkeypatch.setattr("emulon.cli.stock.engines_named", lambda start: [broken, right])
+    assert main(["canary", "check", "--engine", "any", "--json", str(tmp_path / "found.json")]) == 1
+    said = capsys.readouterr()
+    assert said.err == "note: b did not run: AttributeError: no such size\n" and "no fault" in said.out
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [each["engine"] for each in found] == [right.name, "b"] and found[1]["failed"].endswith("no such size")
 
 
 def test_a_package_alone_stands_for_its_plain_configurations():

@@ -130,6 +130,7 @@ def _in_float8(model: Any) -> None:
         product = torch._scaled_mm(rows, weight.t(), scale_a=scale, scale_b=unit, out_dtype=x.dtype)
         return product.view(*x.shape[:-1], -1)
 
+    module: Any
     for module in model.get_decoder().modules():
         if isinstance(module, torch.nn.Linear):
             weight, unit = scaled(module.weight.detach())
@@ -166,7 +167,7 @@ _add("transformers float32 sdpa compiled", "float32", "sdpa", compiled="default"
 _add("transformers float32 flex", "float32", "flex_attention")
 
 
-def _on_gpu(dtype: str, attention: str, kernel: str = "", compiled: str = "", **how: bool) -> None:
+def _on_gpu(dtype: str, attention: str, kernel: str = "", compiled: str = "", **how: Any) -> None:
     mode = {"": "", "default": "compiled"}.get(compiled, f"compiled {compiled}")
     words = ("cuda transformers", dtype, attention, kernel, *(option.upper() for option in how), mode)
     name = " ".join(word for word in words if word)

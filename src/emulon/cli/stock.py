@@ -213,7 +213,8 @@ CANARY_EXAMPLES = """examples:
   emulon canary check --engine transformers    its eager and its fused attention in four number formats
   emulon canary check --engine "llama.cpp F32"   every configuration whose name begins so
   emulon canary check --logits answers         answers/digital.npy, … from an engine of your own: (prompts, vocabulary)
-Exit code 0: every probe keeps the proved bits. 1: one does not, and the first wrong operation is named."""
+Exit code 0: every probe keeps the proved bits. 1: one does not, and the first wrong operation is named; or an engine
+cannot run a checkpoint, and says why."""
 Format = Literal["float32", "bfloat16", "float16"]
 Family = Literal["llama", "mistral", "qwen3", "gemma", "gpt2", "gpt_neox"]
 
@@ -274,10 +275,14 @@ def _write_canaries(options: CanaryWriteOptions) -> int:
 def _check_engine(options: CheckOptions) -> int:
     if (options.engine is None) == (options.logits is None):
         raise BadUsage("say which: --engine NAME or --logits DIR")
-    reports = [_of_files(options)] if options.logits else _of_engines(options.engine or "", options.whole)
+    reports, failed = ([_of_files(options)], {}) if options.logits else _of_engines(options.engine or "", options.whole)
     say(*reports)
-    options.finish([report.to_json() for report in reports])
-    return int(any(report.wrong for report in reports))
+    for name, reason in failed.items():
+        note(f"{name} did not run: {reason}")
+    options.finish(
+        [report.to_json() for report in reports] + [{"engine": name, "failed": failed[name]} for name in failed]
+    )
+    return int(bool(failed) or any(report.wrong for report in reports))
 
 
 def _of_files(options: CheckOptions) -> Report:
@@ -293,16 +298,23 @@ def _of_files(options: CheckOptions) -> Report:
     return Report(str(folder), options.dtype, tuple(rows))
 
 
-def _of_engines(start: str, text: bool) -> list[Report]:
-    asked, reports = engines_named(start), []
+def _of_engines(start: str, text: bool) -> tuple[list[Report], dict[str, str]]:
+    """A report for every engine, and of those that could not run a checkpoint the reason."""
+    asked, reports, failed = engines_named(start), [], {}
     with progress() as report_progress:
         for done, engine in enumerate(asked):
             report_progress(engine.name, done / len(asked))
-            report = check(engine.open, engine.name, engine.arithmetic, family=engine.family, first=engine.offset)
-            if text and engine.writes:
-                report = replace(report, rows=(*report.rows, *whole(engine.open)))
-            reports.append(report)
-    return reports
+            try:
+                report = check(engine.open, engine.name, engine.arithmetic, family=engine.family, first=engine.offset)
+                if text and engine.writes:
+                    report = replace(report, rows=(*report.rows, *whole(engine.open)))
+            except Exception as error:  # whatever an engine ends in; the others are checked all the same
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                missing = " (pip install 'emulon[engines]')" if isinstance(error, ModuleNotFoundError) else ""
+                failed[engine.name] = reason + missing
+            else:
+                reports.append(report)
+    return reports, failed
 
 
 COMMANDS = {

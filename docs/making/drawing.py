@@ -42,11 +42,9 @@ class Drawing:
         )
         self.reach(x + width + 1, y + height + 1)
 
-    def line(self, points: Iterable[tuple[float, float]], *, hue: str = "currentColor", dashed: bool = False) -> None:
-        points = list(points)
+    def line(self, points: Sequence[tuple[float, float]], *, hue: str = "currentColor") -> None:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        dashes = ' stroke-dasharray="4 3"' if dashed else ""
-        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{hue}" stroke-width="1.3"{dashes}/>')
+        self.parts.append(f'<polyline points="{path}" fill="none" stroke="{hue}" stroke-width="1.3"/>')
         self.reach(max(x for x, _ in points) + 1, max(y for _, y in points) + 1)
 
     def arrow(self, *points: tuple[float, float]) -> None:
@@ -68,10 +66,10 @@ class Drawing:
         )
 
 
-def boxes(drawing: Drawing, x: float, y: float, stages: Sequence[Sequence[str]]) -> list[tuple[float, float, float]]:
+def boxes(drawing: Drawing, stages: Sequence[Sequence[str]], y: float = 0.0) -> list[tuple[float, float, float]]:
     """A row of boxes of lines, joined by arrows; (left, right, middle height) of each."""
     height = 14.0 * max(map(len, stages)) + 10
-    places = []
+    x, places = 0.0, list[tuple[float, float, float]]()
     for number, lines in enumerate(stages):
         width = max(len(line) for line in lines) * CHARACTER + 14
         drawing.box(x, y, width, height, hue=HUES[number % len(HUES)])
@@ -85,31 +83,31 @@ def boxes(drawing: Drawing, x: float, y: float, stages: Sequence[Sequence[str]])
     return places
 
 
-def strip(drawing: Drawing, x: float, y: float, slots: Iterable[tuple[str, int, str]]) -> float:
+def looped(drawing: Drawing, stages: Sequence[Sequence[str]], words: str) -> None:
+    """Boxes, and an arrow with these words from the last of them back to the first."""
+    places, height = boxes(drawing, stages), 14.0 * max(map(len, stages)) + 10
+    start, end = (places[-1][0] + places[-1][1]) / 2, (places[0][0] + places[0][1]) / 2
+    drawing.arrow((start, height + 1), (start, height + 24), (end, height + 24), (end, height + 3))
+    drawing.text((start + end) / 2, height + 19, words, anchor="middle", faint=True)
+
+
+def strip(drawing: Drawing, y: float, slots: Iterable[tuple[str, int, str]]) -> float:
     """One token from above: a cell for every feature, groups by name; returns where it ends below."""
     for number, (name, size, holds) in enumerate(slots):
-        hue = HUES[number % len(HUES)]
         shown = min(size, 12)
         for i in range(shown):
-            drawing.cell(x + 15 * i, y, 15, 15, 0.45, hue)
-        drawing.text(
-            x + 15 * shown + 8, y + 11, f"{name}{f' ×{size}' if size > 1 else ''}{f': {holds}' if holds else ''}"
-        )
+            drawing.cell(15 * i, y, 15, 15, 0.45, HUES[number % len(HUES)])
+        told = f"{name}{f' ×{size}' if size > 1 else ''}{f': {holds}' if holds else ''}"
+        drawing.text(15 * shown + 8, y + 11, told)
         y += 19
     return y
 
 
 def shades(
-    drawing: Drawing,
-    x: float,
-    y: float,
-    weights: Sequence[Sequence[float]],
-    rows: Sequence[str],
-    groups: Sequence[str],
-    cell: float = 12.0,
+    drawing: Drawing, y: float, weights: Sequence[Sequence[float]], rows: Sequence[str], groups: Sequence[str]
 ) -> float:
     """A matrix of attention weights, queries downwards; groups of equally many columns are named above."""
-    left = x + max(map(len, rows)) * CHARACTER + 8
+    left, cell = max(map(len, rows)) * CHARACTER + 8, 12.0
     width = len(weights[0]) * cell
     for number, name in enumerate(groups):
         drawing.text(left + (number + 0.5) * width / len(groups), y + 9, name, anchor="middle", faint=True)
@@ -118,43 +116,36 @@ def shades(
         drawing.text(left - 6, top + cell - 2, name, anchor="end")
         for column, weight in enumerate(values):
             drawing.cell(left + column * cell, top, cell, cell, min(1.0, weight))
+    bottom = y + 15 + len(rows) * (cell + 4)
     for edge in range(1, len(groups)):
         at = left + edge * width / len(groups)
-        drawing.line([(at, y + 13), (at, y + 13 + len(rows) * (cell + 4))])
-    return y + 15 + len(rows) * (cell + 4)
+        drawing.line([(at, y + 13), (at, bottom - 2)])
+    return bottom
 
 
 def curves(
     drawing: Drawing,
-    x: float,
     y: float,
-    lines: Sequence[tuple[str, Sequence[float], Sequence[float], bool]],
+    lines: Sequence[tuple[str, Sequence[float], Sequence[float]]],
     *,
     title: str = "",
     width: float = 260.0,
     height: float = 110.0,
-    named: bool = True,
 ) -> float:
-    """(name, x, y, dashed) of every line, on common axes; returns where it ends below."""
-    every_x, every_y = [a for _, xs, _, _ in lines for a in xs], [b for _, _, ys, _ in lines for b in ys]
+    """(name, x, y) of every line, on common axes; returns where it ends below."""
+    every_x, every_y = [a for _, xs, _ in lines for a in xs], [b for _, _, ys in lines for b in ys]
     low, high, bottom, top = min(every_x), max(every_x), min(every_y), max(every_y)
-    drawing.text(x, y + 9, title, faint=True)
+    drawing.text(0, y + 9, title, faint=True)
     y += 14
-    drawing.box(x, y, width, height)
-
-    def place(a: float, b: float) -> tuple[float, float]:
-        return x + 4 + (a - low) / (high - low) * (width - 8), y + height - 4 - (b - bottom) / (top - bottom) * (
-            height - 8
-        )
-
-    for number, (name, xs, ys, dashed) in enumerate(lines):
+    drawing.box(0, y, width, height)
+    for number, (name, xs, ys) in enumerate(lines):
         hue = HUES[number % len(HUES)]
-        drawing.line([place(a, b) for a, b in zip(xs, ys, strict=True)], hue=hue, dashed=dashed)
-        if named:
-            drawing.line(
-                [(x + width + 8, y + 9 + 15 * number), (x + width + 26, y + 9 + 15 * number)], hue=hue, dashed=dashed
-            )
-            drawing.text(x + width + 30, y + 13 + 15 * number, name)
-    drawing.text(x, y + height + 12, f"{low:g}", faint=True, size=8)
-    drawing.text(x + width, y + height + 12, f"{high:g}", anchor="end", faint=True, size=8)
+        across = [4 + (a - low) / (high - low) * (width - 8) for a in xs]
+        up = [y + height - 4 - (b - bottom) / (top - bottom) * (height - 8) for b in ys]
+        drawing.line(list(zip(across, up, strict=True)), hue=hue)
+        if name:
+            drawing.line([(width + 8, y + 9 + 15 * number), (width + 26, y + 9 + 15 * number)], hue=hue)
+            drawing.text(width + 30, y + 13 + 15 * number, name)
+    drawing.text(0, y + height + 12, f"{low:g}", faint=True, size=8)
+    drawing.text(width, y + height + 12, f"{high:g}", anchor="end", faint=True, size=8)
     return y + height + 18

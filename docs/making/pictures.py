@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from drawing import HUES, Drawing, boxes, curves, shades, strip
+from drawing import HUES, Drawing, boxes, curves, looped, shades, strip
 from torch import Tensor
 
 from emulon import Domain, Interpreter, compile
@@ -34,7 +34,7 @@ from emulon.looped import (
 from emulon.looped.transformer import LoopedTransformer
 from emulon.machine import RegisterProgram
 from emulon.machine.programs import moving_average, sgd, sherman_morrison
-from emulon.softmax import Approximation, approximate
+from emulon.softmax import approximate
 
 RESULTS = Path(__file__).parents[2] / "results"
 PICTURES: dict[str, Callable[[], str]] = {}
@@ -68,22 +68,17 @@ def seen(trace: Trace, name: str) -> list[list[float]]:
 # One softmax as a function
 
 
-def bumps(drawing: Drawing, y: float, made: Approximation, title: str) -> float:
-    """The weight of every key as s moves."""
-    s = torch.linspace(made.grid.lo, made.grid.hi, 121, dtype=torch.float64)
-    weights = torch.softmax(s[:, None] * made.slopes + made.intercepts, dim=-1).T
-    lines = [("", s.tolist(), line.tolist(), False) for line in weights]
-    return curves(drawing, 0, y, lines, title=title, named=False, width=420, height=80)
-
-
 @picture
 def soft_grid() -> str:
     """Key weights of the paper's grid and of ours."""
-    drawing = Drawing("weights of the keys of one softmax, over its argument")
-    paper, ours = approximate("sin(3*t)", (-1, 1), points=9, grid="paper"), approximate("sin(3*t)", (-1, 1), points=9)
-    y = 0.0
-    for words, made in (("paper's grid", paper), ("ours", ours)):
-        y = bumps(drawing, y, made, f"{words}: {made.keys} keys, error at most {made.certificate.bound:.1e}") + 6
+    drawing, y = Drawing("weights of the keys of one softmax, over its argument"), 0.0
+    for words, grid in (("paper's grid", "paper"), ("ours", "auto")):
+        made = approximate("sin(3*t)", (-1, 1), points=9, grid=grid)
+        s = torch.linspace(made.grid.lo, made.grid.hi, 121, dtype=torch.float64)
+        weights = torch.softmax(s[:, None] * made.slopes + made.intercepts, dim=-1).T
+        title = f"{words}: {made.keys} keys, error at most {made.certificate.bound:.1e}"
+        lines = [("", s.tolist(), line.tolist()) for line in weights]
+        y = curves(drawing, y, lines, title=title, width=420, height=80) + 6
     return drawing.svg(
         "sin 3t on (−1, 1): how much each key weighs as t goes from left to right. Sharp keys make steps; "
         "soft ones overlap, and their values undo the blur."
@@ -111,8 +106,8 @@ def residual_map() -> str:
         "query_code": "code asked for",
     }
     drawing = Drawing("tokens and attention weights of a residual map")
-    y = strip(drawing, 0, 0, [(name, made.slots.size(name), holds.get(name, "")) for name in made.slots])
-    shades(drawing, 0, y + 8, seen(trace, "residual map"), ["query 1", "query 2", "query 3"], ["x₁", "x₂", "x₃"])
+    y = strip(drawing, 0, [(name, made.slots.size(name), holds.get(name, "")) for name in made.slots])
+    shades(drawing, y + 8, seen(trace, "residual map"), ["query 1", "query 2", "query 3"], ["x₁", "x₂", "x₃"])
     return drawing.svg(
         f"Above, what one of the {made.domain.samples * made.f.keys} tokens holds. Below, the head's attention on "
         f"three samples of {made.f.keys} keys each: the codes send query i to the tokens of xᵢ, and among these the "
@@ -126,21 +121,9 @@ def descent() -> str:
     domain = Domain(samples=3, features=2, x=1.0, y=1.0, w=2.0)
     made = ResidualMap("t", domain, tolerance=1e-8)
     drawing = Drawing("one step of descent in context")
-    places = boxes(
-        drawing,
-        0,
-        0,
-        [
-            ["prompt", "x, y, w"],
-            ["frozen head", f"{made.domain.samples}·{made.f.keys} tokens"],
-            ["mean over samples", "w − η·∇"],
-            ["new w"],
-        ],
-    )
-    bottom = places[0][2] + 44
-    start, end = (places[-1][0] + places[-1][1]) / 2, (places[0][0] + places[0][1]) / 2
-    drawing.arrow((start, places[-1][2] + 20), (start, bottom), (end, bottom), (end, places[0][2] + 22))
-    drawing.text((start + end) / 2, bottom - 5, "written back into the prompt, T times", anchor="middle", faint=True)
+    head = ["frozen head", f"{made.domain.samples}·{made.f.keys} tokens"]
+    stages = [["prompt", "x, y, w"], head, ["mean over samples", "w − η·∇"], ["new w"]]
+    looped(drawing, stages, "written back into the prompt, T times")
     return drawing.svg(
         "The weights never change; w lives in the prompt. Shrinkage (ridge) is a factor on the w that "
         "the values carry, soft thresholding (lasso) a second application of the same template."
@@ -159,16 +142,8 @@ def truncated_linear() -> str:
     printed = torch.cat(chunks)[:tokens]
     at = x[:, 0].tolist()
     drawing = Drawing("a truncated linear map: printed heads and ours")
-    curves(
-        drawing,
-        0,
-        0,
-        [
-            ("paper's heads", at, printed.tolist(), False),
-            ("ours", at, ours(x, one).tolist(), False),
-        ],
-        title="output over w·x, truncated to (−1, 1)",
-    )
+    lines = [("paper's heads", at, printed.tolist()), ("ours", at, ours(x, one).tolist())]
+    curves(drawing, 0, lines, title="output over w·x, truncated to (−1, 1)")
     return drawing.svg(
         "Two sharp heads of twelve tokens share the range: a staircase inside, and silence, that is 0, "
         "outside. The piecewise grid is one head and stays at the ends."
@@ -184,10 +159,10 @@ def linear_layer() -> str:
         made(X, theta)
     holds = {"x": "xᵣ", "key": "slopeᵣ · θ", "one": "1", "value": "valueᵣ", "bias": "interceptᵣ"}
     drawing = Drawing("tokens and attention weights of a linear layer")
-    y = strip(drawing, 0, 0, [(name, made.slots.size(name), holds[name]) for name in made.slots])
+    y = strip(drawing, 0, [(name, made.slots.size(name), holds[name]) for name in made.slots])
     weights = trace["linear layer"].weights
     for row in range(2):
-        y = shades(drawing, 0, y + 10, weights[row].tolist(), ["x₁", "x₂", "x₃"], [f"head {row + 1}: keys"])
+        y = shades(drawing, y + 10, weights[row].tolist(), ["x₁", "x₂", "x₃"], [f"head {row + 1}: keys"])
     return drawing.svg(
         f"{made.width} heads with the same three matrices; head j sees row j of Θ in its tokens. "
         f"{made.f.keys} keys, error {made.certificate.bound:.0e}."
@@ -198,42 +173,22 @@ def linear_layer() -> str:
 def head_in_embedding() -> str:
     """Theorem 4.1's two layers."""
     made = HeadInEmbedding(tokens=8, features=4, width=3, bound=4.0, tolerance=1e-6)
-    return two_layers(
-        "a head whose weights are in the embedding",
-        made,
-        ["token j", "xⱼ, j·v, v, eⱼ"],
-        made.layer.heads * made.layer.rows,
-        made.layer.length,
-    )
+    title, heads = "a head whose weights are in the embedding", made.layer.heads * made.layer.rows
+    return two_layers(title, made, ["token j", "xⱼ, j·v, v, eⱼ"], heads, made.layer.length)
 
 
 @picture
 def head_in_tokens() -> str:
     """Theorem 4.2's two layers."""
     made = HeadInTokens(tokens=8, features=4, width=3, bound=4.0, tolerance=1e-6)
-    return two_layers(
-        "a head whose weights are tokens",
-        made,
-        ["prompt", "x; rows of", "W_K, W_Q, W_V"],
-        made.linear.width,
-        made.linear.f.keys,
-    )
+    prompt = ["prompt", "x; rows of", "W_K, W_Q, W_V"]
+    return two_layers("a head whose weights are tokens", made, prompt, made.linear.width, made.linear.f.keys)
 
 
 def two_layers(title: str, made: HeadInEmbedding | HeadInTokens, prompt: list[str], heads: int, keys: int) -> str:
     drawing = Drawing(title)
-    boxes(
-        drawing,
-        0,
-        0,
-        [
-            prompt,
-            ["layer 1", f"{heads} heads", f"{keys} keys each"],
-            ["K | Q | V"],
-            ["layer 2", "1 head", "softmax(QKᵀ)V"],
-            ["the emulated", "head's output"],
-        ],
-    )
+    first, second = ["layer 1", f"{heads} heads", f"{keys} keys each"], ["layer 2", "1 head", "softmax(QKᵀ)V"]
+    boxes(drawing, [prompt, first, ["K | Q | V"], second, ["the emulated", "head's output"]])
     return drawing.svg(
         f"Built for {made.tokens} tokens of {made.features} features and a head of width {made.width}: one "
         "frozen head a row of the three matrices, then one that assembles. Whatever head is asked for, "
@@ -249,21 +204,9 @@ def interpreter() -> str:
     made = Interpreter.fitting(*programs)
     capacity = made.capacity
     drawing = Drawing("the interpreter")
-    places = boxes(
-        drawing,
-        0,
-        0,
-        [
-            ["prompt", "data, w, and the", "head's W_K, W_Q, W_V"],
-            ["layer 1, frozen", f"{3 * capacity.width} heads", f"{len(made.slopes)} keys each"],
-            ["layer 2, frozen", "1 head"],
-            ["mean or sum", "→ new w"],
-        ],
-    )
-    bottom = places[0][2] + 48
-    start, end = (places[-1][0] + places[-1][1]) / 2, (places[0][0] + places[0][1]) / 2
-    drawing.arrow((start, places[-1][2] + 27), (start, bottom), (end, bottom), (end, places[0][2] + 29))
-    drawing.text((start + end) / 2, bottom - 5, "T steps", anchor="middle", faint=True)
+    first = ["layer 1, frozen", f"{3 * capacity.width} heads", f"{len(made.slopes)} keys each"]
+    prompt = ["prompt", "data, w, and the", "head's W_K, W_Q, W_V"]
+    looped(drawing, [prompt, first, ["layer 2, frozen", "1 head"], ["mean or sum", "→ new w"]], "T steps")
     return drawing.svg(
         f"One module for ridge and log-cosh regression on one table: width {capacity.width}, up to {capacity.tokens} "
         f"tokens, sha256 {made.sha256[:12]}… before and after."
@@ -278,7 +221,7 @@ def hopfield() -> str:
         made(X, Y, W)
     drawing = Drawing("retrieval from stored patterns")
     names = ["state 1", "state 2", "state 3"]
-    shades(drawing, 0, 0, seen(trace, "hopfield"), names, ["patterns of x₁", "of x₂", "of x₃"])
+    shades(drawing, 0, seen(trace, "hopfield"), names, ["patterns of x₁", "of x₂", "of x₃"])
     return drawing.svg(f"softmax(β·patterns·state), β = {made.beta:g}: the data are stored, w asks.")
 
 
@@ -336,12 +279,12 @@ def frame_picture(made: LoopedTransformer) -> str:
         [name, *(f"{layer.name}: {layer.heads} head{'s' * (layer.heads != 1)}" for layer in stack)]
         for name, stack in stacks.items()
     ]
-    places = boxes(drawing, 0, 24, stages)
+    places = boxes(drawing, stages, 24)
     left, right, middle = places[1]
     top = middle - (14.0 * max(map(len, stages)) + 10) / 2
     drawing.arrow((right - 12, top), (right - 12, top - 12), (left + 12, top - 12), (left + 12, top - 2))
     drawing.text((left + right) / 2, top - 15, "T times", anchor="middle", faint=True)
-    strip(drawing, 0, drawing.height + 14, [(name, made.slots.size(name), "") for name in made.slots])
+    strip(drawing, drawing.height + 14, [(name, made.slots.size(name), "") for name in made.slots])
     return drawing.svg(f"{type(made).__name__}: the three stacks with their heads, and the named slots of one token.")
 
 

@@ -1,4 +1,4 @@
-"""Error against bound over sizes: what the claims about constructions measure, judge and draw; and their data."""
+"""Error against bound over sizes: measurement, rule and figure of the claims about constructions; and their data."""
 
 from __future__ import annotations
 

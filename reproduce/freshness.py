@@ -68,7 +68,7 @@ def _definition(module: str, name: str, source: Sources) -> tuple[str, list[tupl
 
 @cache
 def _names(text: str) -> tuple[dict[str, ast.stmt], dict[str, tuple[str, str]]]:
-    """What a module defines, and what it imports from the claims' modules."""
+    """The definitions of a module, and its imports from the claims' modules."""
     defined: dict[str, ast.stmt] = {}
     imported: dict[str, tuple[str, str]] = {}
     for node in ast.parse(text).body:

@@ -35,7 +35,7 @@ COLUMNS = ("claim", "printed", "ours", "what differs", "verdict", "figure")
 
 
 def index(claims: Iterable[Claim], results: Path) -> str:
-    """One table a source, one row a result; then whole set-ups, mended statements, and what measured what."""
+    """One table a source, one row a result; then whole set-ups, mended statements, and machines with their results."""
     claims = list(claims)
     parts = [HEAD, _count(claims, results)]
     for source, group in groupby(claims, key=source_of):
@@ -57,7 +57,7 @@ def setup_rows(claim: Claim) -> list[tuple[str, ...]]:
 
 
 def source_of(claim: Claim) -> str:
-    """Authors and year; `ours` for what no source says."""
+    """Authors and year; `ours` for claims of our own."""
     return claim.source.partition(",")[0]
 
 

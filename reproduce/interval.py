@@ -1,4 +1,4 @@
-"""95 % intervals over seeds, and what they decide."""
+"""95 % intervals over seeds, and decisions by them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ UNFINISHED = "parts were not measured before the deadline; run it again with mor
 
 @dataclass(frozen=True)
 class Record:
-    """The numbers of one run, and what made them. `cpu_seconds` depends less on other load, and counts one process."""
+    """The numbers of one run, and its provenance. `cpu_seconds` depends less on other load, and counts one process."""
 
     claim: str
     scale: ScaleName

@@ -49,7 +49,7 @@ def configured(sizes: Mapping[str, Any], task: str, model: str, seed: int) -> Tr
 
 
 def learned(config: TrainConfig, setting: Setting, share: float = 1.0) -> tuple[Trained, Numbers]:
-    """A trained learner, and what it took; training is `share` of the work."""
+    """A trained learner, and its steps, seconds, parameters and learning curve; training is `share` of the work."""
     fitted = trained(config, setting, share=share)
     history = {
         "steps": [point["step"] for point in fitted.history],

@@ -40,7 +40,7 @@ def run(setting: Setting) -> Numbers:
 
 
 def one_learner(config: TrainConfig, setting: Setting) -> Numbers:
-    """Its cross entropy a word on the test split, and what it makes of every text of it."""
+    """Cross entropy per word on the test split, and the translations of all its texts."""
     fitted, took = learned(config, setting, share=0.9)
     task = fitted.evaluation.task
     assert isinstance(task, Translation)
@@ -86,10 +86,10 @@ def interval(model: Numbers) -> tuple[float, float]:
 
 
 def judge(numbers: Numbers) -> Verdict:
-    """Nothing is said of the printed table, which is of IWSLT 2015. Of the set that was to be had it is told whether
-    AlgoFormer, within the intervals, is behind the others: its BLEU's interval ends below where another's begins, or
-    its lowest cross entropy of a seed exceeds another's highest. A standard decoder below the floor says that training
-    was too short even for that."""
+    """No verdict on the printed table, which is about IWSLT 2015. On the set used here the reason says whether
+    AlgoFormer is behind the others: its BLEU interval ends below the start of another's, or its lowest cross entropy
+    over seeds exceeds another's highest. Where the standard decoder is below the floor, training was too short for
+    this comparison, too."""
     models = numbers["models"]
     shown = "; ".join(
         f"{model} {mean(each['entropy']):.2f}, {mean(each['greedy']):.1f} / {mean(each['beam']):.1f}"

@@ -84,7 +84,7 @@ class Representation(RegressionTask, name="representation"):
 
 
 class VectorTask(Task):
-    """A task whose tokens and answers are vectors of as many features."""
+    """A task with tokens and answers of equally many features."""
 
     @property
     def width_in(self) -> int:
@@ -148,7 +148,7 @@ class AutoRegression(VectorTask, name="auto_regression"):
         return Prompts(series[:, :-1], series[:, self.lags :], torch.stack(truth, dim=1))
 
     def baselines(self, prompts: Prompts) -> dict[str, Float[Tensor, " curve"]]:
-        """Saying nothing new, and the Bayes predictor on Φ*: what a learner that knows Φ* could do."""
+        """The last vector again, and the Bayes predictor on Φ*, which a learner that knows Φ* could reach."""
         truth = prompts.truth
         last = self.asked(prompts.tokens)
         curves = super().baselines(prompts)

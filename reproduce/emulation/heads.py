@@ -177,7 +177,7 @@ ROUNDING = 1e-11
 
 
 def remark_4_1(setting: Setting) -> Numbers:
-    """|module(πx) − π·module(x)| over the largest output, the worst of some permutations; and what π itself changes."""
+    """|module(πx) − π·module(x)| over the largest output, worst of some permutations; and the change by π itself."""
     draw, shape, x, weights = a_head(setting)
     orders = [torch.randperm(len(x), generator=draw) for _ in range(setting.sizes["permutations"])]
     numbers: Numbers = {}

@@ -155,7 +155,7 @@ class Batches:
 
 
 def in_chunks(tensors: Sequence[Tensor], rows: Int[Tensor, "streams rows"], chunk: int = 250) -> Iterator[list[Tensor]]:
-    """The same rows once and in order, a few at a time: what held-out errors are measured on."""
+    """The same rows once and in order, a few at a time, for held-out errors."""
     for some in rows.split(chunk, dim=1):
         yield [tensor[some] for tensor in tensors]
 

@@ -59,7 +59,7 @@ def run(setting: Setting) -> Numbers:
 
 
 def perceptrons(setting: Setting) -> dict[str, tuple[nn.Module, Tensor]]:
-    """64-64-10 on digits, as they come from the generator: what is asked is the forward pass, not the digits."""
+    """64-64-10 on digits, not trained: the claim is about the forward pass."""
     images = digits()
     kinds: dict[str, nn.Module] = {"tanh": nn.Tanh(), "gelu": nn.GELU(), "relu": nn.ReLU()}
     return {

@@ -30,7 +30,7 @@ AFFINE = "an affine map of each token"
 
 
 def drawn(kind: str, draw: torch.Generator, datasets: int, n: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What the head is shown, (datasets, n, d + 1) and W (datasets, n, d), and the target (datasets, n, d).
+    """The input (datasets, n, d + 1), the weights W (datasets, n, d) and the target (datasets, n, d).
 
     The script's target is tanh(X Wᵀ + y) X, its input [target; y]; the text's are tanh(w_i·x_i − y_i) x_i and [X; y].
     """
@@ -81,7 +81,7 @@ def affine(x: Tensor) -> Tensor:
 
 
 def least_squares(x: Tensor, target: Tensor) -> Tensor:
-    """The best affine map at every position: what needs no attention."""
+    """The best affine map at every position, a baseline without attention."""
     columns, targets = affine(x), target.transpose(0, 1).double()
     # A pseudo-inverse: where y_i is the same in all datasets it is a second column of ones.
     maps: Tensor = torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ targets)

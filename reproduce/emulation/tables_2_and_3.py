@@ -175,8 +175,8 @@ def ames_run(setting: Setting) -> Numbers:
 
 
 def ames_models(setting: Setting) -> Numbers:
-    """Squared errors of the log price on the rows held out, by fit, model, method and seed; and what the frozen module
-    attends to and how far its answers for the methods are apart."""
+    """Squared errors of the log price on the rows held out, by fit, model, method and seed; the frozen module's
+    attention to the row's own token, and the deviation of its answers between methods."""
     sizes, device, seeds = setting.sizes, best_device(), len(setting.seeds)
     table, prices = ames(sizes["rows"], sizes["columns"])
     number, d = table.shape

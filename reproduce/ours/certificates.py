@@ -55,7 +55,7 @@ def _residual_map(name: str, tolerance: float, setting: Setting) -> list[float]:
 
 
 def _descent(name: str, tolerance: float, setting: Setting) -> list[float]:
-    """On data near those that the descent was made for: its domain is a tube around a path."""
+    """The largest error on data near those that the descent was compiled for: its domain is a tube around a path."""
     draw = torch.Generator().manual_seed(setting.seed)
     x = normal(draw, 16, 2)
     y = x @ normal(draw, 2) + 0.1 * normal(draw, len(x))

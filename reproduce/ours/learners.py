@@ -82,7 +82,7 @@ BAYES = "ridge"
 
 
 def small_learner(setting: Setting) -> Numbers:
-    """Error over the in-context examples, a curve a seed, and the baselines'; what each training took of a core."""
+    """Error curves over the in-context examples and the baselines', by seed, and the processor time of each."""
     config = PRESETS[setting.sizes["preset"]]
     measures = {f"seed {seed}": partial(one_seed, config.changed(seed=seed)) for seed in setting.seeds}
     return {

@@ -179,8 +179,8 @@ HELD_OUT = 256
 
 
 def finetuning(setting: Setting) -> Numbers:
-    """By mechanism and rate, at some steps of training on noisier targets: loss, distance to the algorithm, and what is
-    left of the registers' map."""
+    """By mechanism and rate, at some steps of training on noisier targets: loss, distance to the algorithm, and how
+    well the registers can still be read and moved."""
     found = []
     pairs = list(product(setting.sizes["mechanisms"], setting.sizes["rates"]))
     for place, (name, rate) in enumerate(pairs):

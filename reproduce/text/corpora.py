@@ -133,7 +133,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Split:
-    """Texts and what is asked of them: other texts, or classes. `references` are the answers as people wrote them."""
+    """Texts and the answers to them: other texts, or classes. `references` are the answers before tokenisation."""
 
     texts: Texts
     answers: Texts | None = None

@@ -1,4 +1,4 @@
-"""Learners of text, asked: translations by greedy or beam search, classes, and how good both are."""
+"""Answers of learners of text: translations by greedy or beam search, classes; BLEU and accuracy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def open_run(path: Path | str, kind: type[TextTask]) -> tuple[Learner, TextTask]
 
 
 def translated(learner: Learner, task: Translation, texts: Sequence[str], beams: int = 1) -> list[str]:
-    """What the learner makes of these texts: word by word the most probable, or by `beams` hypotheses at a time."""
+    """The learner's translations of these texts, by greedy search or by a beam search with `beams` hypotheses."""
     return [task.corpus.tokeniser.decode(words) for words in translations(learner, task, task.encode(texts), beams)]
 
 
@@ -46,7 +46,7 @@ def translated(learner: Learner, task: Translation, texts: Sequence[str], beams:
 def translations(
     learner: Learner, task: Translation, sources: Sequence[Sequence[int]], beams: int = 1
 ) -> list[list[int]]:
-    """The same in words. Texts of like length are read together; the order is that of `sources`."""
+    """Like `translated`, from and to numbers of words. Texts of similar length share a batch."""
     learner.eval()
     said: list[list[int]] = [[] for _ in sources]
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
@@ -87,7 +87,7 @@ def _continued(
     written: Int[Tensor, "texts beams words"],
     chances: Float[Tensor, "texts beams vocabulary"],
 ) -> tuple[Float[Tensor, "texts beams"], Int[Tensor, "texts beams more"]]:
-    """The most probable continuations. What has ended is only padded; nothing else is, and nothing begins again."""
+    """The most probable continuations. Finished answers are padded; padding and <s> occur nowhere else."""
     chances = chances.clone()
     chances[..., [PAD, START]] = -math.inf
     ended = _ended(written)

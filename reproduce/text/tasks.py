@@ -77,7 +77,7 @@ class TextTask(Task):
 
     @cached_property
     def buckets(self) -> tuple[Task, ...]:
-        """The same task, text by text of a like length; those that hold no training text are left out."""
+        """This task restricted to texts of similar length; buckets without training texts are left out."""
         if self.only:
             return (self,)
         each = [dataclasses.replace(self, only=edge) for edge in self._edges]  # type: ignore[type-var]  # a dataclass

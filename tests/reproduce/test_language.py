@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from emulon import cli
-from emulon.tasks.task import PAD
 from emulon.training import TrainConfig, load_learner, resume, train
 from emulon.training.run_folder import checkpoints, read_checkpoint
 from reproduce.arguments import run_script
 from reproduce.text import __main__ as script
-from reproduce.text import language
 from reproduce.text.corpora import END, BadText
 from reproduce.text.language import Share, accuracy, bleu, entropy, open_run, translations
 from reproduce.text.tasks import Classification, Translation
@@ -151,11 +149,3 @@ def test_bleu_is_sacrebleus(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sacrebleu", None)
     with pytest.raises(BadText, match="pip install"):
         bleu(references, references)
-
-
-def test_of_finished_beams_the_most_probable_per_word_is_the_answer(translator, monkeypatch):
-    """−2 for a word and its end is less probable, word by word, than −2.4 for two words and theirs."""
-    learner, task = open_run(translator, Translation)
-    written = torch.tensor([[[1, 5, END, PAD], [1, 5, 6, END]]])
-    monkeypatch.setattr(language, "_continued", lambda *given: (torch.tensor([[-2.0, -2.4]]), written))
-    assert translations(learner, task, task.encode(["grün"]), 2) == [[5, 6]]

@@ -9,7 +9,7 @@ import torch
 from emulon.core.errors import EmulonError
 from emulon.tasks import at_step, read_task
 from emulon.tasks.task import NOT_ASKED, PAD
-from reproduce.text.corpora import END, START, BadText, Texts, Tokeniser, load_corpus
+from reproduce.text.corpora import END, START, BadText, Tokeniser, load_corpus
 from reproduce.text.tasks import Classification, Translation
 
 LONGEST = 24
@@ -51,12 +51,6 @@ def test_the_tokeniser_and_training_never_see_a_text_of_the_test_split():
     corpus = few_texts.make_corpus("translation", pairs, 300)
     assert len(corpus.split("train")) == 1
     assert not any(set("qz") & set(word) for word in corpus.tokeniser.words if len(word) > 1 and word[0] != "<")
-
-
-def test_texts_are_padded_and_cut():
-    texts = Texts.of([[5, 6, 7], [], [8]])
-    assert texts.padded(torch.tensor([2, 0, 1]), 2, PAD).tolist() == [[8, 0], [5, 6], [0, 0]]
-    assert texts[0] == [5, 6, 7] and texts.lengths.tolist() == [3, 0, 1]
 
 
 def test_a_prompt_is_the_source_then_the_target_one_word_behind_what_is_asked(translation):

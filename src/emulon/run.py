@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,12 +71,11 @@ def runnable() -> dict[str, type[NamedAlgorithm]]:
 
 
 def algorithm_named(name: str) -> type[NamedAlgorithm]:
-    known = runnable()
-    short = {name.removesuffix("_regression"): name for name in known}
-    name = name.lower().replace("-", "_")
-    name = short.get(name, name)
-    if name in known:
-        return known[name]
+    """The algorithm of this name, with or without `_regression` behind it."""
+    known, name = runnable(), name.lower().replace("-", "_")
+    for full in (name, f"{name}_regression"):
+        if full in known:
+            return known[full]
     if name in ALGORITHMS:
         raise EmulonError(
             f"{name} is not gradient descent, so the interpreter cannot run it; choose {', '.join(known)}"
@@ -110,16 +109,16 @@ def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
 
 def with_settings(algorithms: Sequence[type[NamedAlgorithm]], steps: int, settings: Settings) -> list[NamedAlgorithm]:
     """Each algorithm with those of the settings that it has; refuses a setting that none of them has."""
-    own = {named: {field.name for field in fields(named)} for named in (*runnable().values(), *algorithms)}  # type: ignore[arg-type]  # every one is a dataclass
     for name in settings:
-        if not any(name in own[named] for named in algorithms):
-            able = [known for known, named in runnable().items() if name in own[named]]
+        if not any(hasattr(named(), name) for named in algorithms):
+            able = [known for known, named in runnable().items() if hasattr(named(), name)]
             asked = ", ".join(map(name_of, algorithms))
             raise EmulonError(f"--{name.replace('_', '-')} is for {', '.join(able)}; {asked} has none")
-    return [
-        named(steps=steps, **{name: value for name, value in settings.items() if name in own[named]})  # type: ignore[call-arg]  # as above
-        for named in algorithms
-    ]
+    made = []
+    for named in algorithms:
+        own = {name: value for name, value in settings.items() if hasattr(named(), name)}
+        made.append(named(steps=steps, **own))  # type: ignore[call-arg]  # every one is a dataclass
+    return made
 
 
 def program_for(algorithm: NamedAlgorithm, data: Data, tolerance: float | None, margin: float = 1.0) -> Program:
@@ -187,21 +186,23 @@ def run_experiments(
             progress(f"compiling {name}", place / len(chosen))
             try:
                 program = program_for(algorithm, data, tolerance, margin)
-                jobs.append(_Job(algorithm, program, time.perf_counter() - begin))
+                jobs.append((algorithm, program, time.perf_counter() - begin))
             except BadData as error:
                 if algorithms:
                     raise BadData(f"{name} {error}") from None
                 left_out.append(f"{name}: {error}")
         compiled.append((jobs, left_out))
-    programs = [job.program for jobs, _ in compiled for job in jobs]
+    programs = [program for jobs, _ in compiled for _, program, _ in jobs]
     interpreter = interpreter_for(programs, mode)
     before, done, found = interpreter.sha256, len(programs), []
     for data, (jobs, left_out) in zip(every, compiled, strict=True):
         results = []
-        for job in jobs:
-            progress = part_of(report_progress, done, 2 * len(programs), f"running {name_of(type(job.algorithm))}: ")
+        for algorithm, program, seconds in jobs:
+            progress = part_of(report_progress, done, 2 * len(programs), f"running {name_of(type(algorithm))}: ")
             progress("starting", 0.0)
-            results.append(_result(job, interpreter, data, mode, progress))
+            begin = time.perf_counter()
+            run = interpreter.run(program, *data.problem(program.loss), mode, progress)
+            results.append(_result(algorithm, run, data, seconds + time.perf_counter() - begin))
             done += 1
         found.append((data, tuple(results), tuple(left_out)))
     report_progress("done", 1.0)
@@ -214,25 +215,12 @@ def part_of(report_progress: Progress, number: int, parts: int, prefix: str = ""
     return lambda what, done: report_progress(f"{prefix}{what}", (number + done) / parts)
 
 
-class _Job(NamedTuple):
-    """An algorithm, its program, and the seconds that compiling it took."""
-
-    algorithm: NamedAlgorithm
-    program: Program
-    seconds: float
-
-
-def _result(job: _Job, interpreter: Interpreter, data: Data, mode: Mode, report_progress: Progress) -> Result:
-    algorithm, program, seconds = job
-    begin = time.perf_counter()
-    loss = program.loss
-    x, y = data.problem(loss)
-    run = interpreter.run(program, x, y, mode, report_progress)
-    seconds += time.perf_counter() - begin
-    algorithm = replace(algorithm, step_size=program.step_size)  # type: ignore[type-var]  # every one is a dataclass
-    exact = algorithm.iterates(x, y)
+def _result(algorithm: NamedAlgorithm, run: Run, data: Data, seconds: float) -> Result:
+    """A run beside the exact algorithm and another solver."""
+    loss, (x, y) = run.program.loss, data.problem(run.program.loss)
+    algorithm = replace(algorithm, step_size=run.program.step_size)  # type: ignore[type-var]  # every one is a dataclass
     score = data.score(answers(run, data, data.x_test))
-    result = Result(name_of(type(algorithm)), run, exact, score, seconds)
+    result = Result(name_of(type(algorithm)), run, algorithm.iterates(x, y), score, seconds)
     weights = solved_directly(algorithm, data.design(loss, data.x_train), y)
     if weights is None:
         return result

@@ -120,15 +120,20 @@ class FunctionPredictor:
         return torch.stack([self._call(*row) for row in rows]).reshape(lead)
 
     def _call(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        try:
-            answer = self.function(xs, ys, x_query)
-        except Exception as error:
-            # Whoever asks for a gradient knows what to do without one.
-            if isinstance(error, EmulonError) or "requires grad" in str(error):
-                raise
-            name = getattr(self.function, "__name__", type(self.function).__name__)
-            raise _failed(name, xs.shape, error) from error
-        return _numbers(answer, xs)
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return _called(self.function, name, xs, ys, x_query)
+
+
+def _called(function: Callable[..., Any], name: str, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
+    """One number a dataset; an exception of another library becomes one line."""
+    try:
+        answer = function(xs, ys, x_query)
+    except Exception as error:
+        # Whoever asks for a gradient knows what to do without one.
+        if isinstance(error, EmulonError) or "requires grad" in str(error):
+            raise
+        raise failed(name, xs.shape, error) from error
+    return _numbers(answer, xs)
 
 
 class EstimatorPredictor:
@@ -150,28 +155,27 @@ class EstimatorPredictor:
         return torch.from_numpy(answers.reshape(x_query.shape[:-1])).to(xs.device)
 
     def _answers(self, x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarray:
+        from sklearn.base import clone
+
         try:
-            model = self._new()
+            known = hasattr(self.estimator, "get_params")
+            model = clone(self.estimator) if known else copy.deepcopy(self.estimator)
             model.fit(x, y)
             answers = np.asarray(model.predict(queries), dtype=np.float64)
         except Exception as error:
             if isinstance(error, EmulonError):
                 raise
-            failed = _failed(type(self.estimator).__name__, x.shape, error)
-            raise NotAPredictor(f"{failed}; if it needs more examples than that, ask after more (fewest)") from error
+            advice = "; if it needs more examples than that, ask after more (fewest)"
+            raise failed(type(self.estimator).__name__, x.shape, error, advice) from error
         if answers.size != len(queries):
             raise BadShape(f"{type(self.estimator).__name__} predicts {answers.shape} for {len(queries)} queries")
         return answers.ravel()
 
-    def _new(self) -> Any:
-        from sklearn.base import clone
 
-        return clone(self.estimator) if hasattr(self.estimator, "get_params") else copy.deepcopy(self.estimator)
-
-
-def _failed(name: str, shape: Sequence[int], error: Exception) -> NotAPredictor:
-    first = [f": {line}" for line in str(error).splitlines()[:1]]  # others explain themselves at length
-    return NotAPredictor(f"{name} failed on xs of shape {tuple(shape)}: {''.join([type(error).__name__, *first])}")
+def failed(name: str, shape: Sequence[int], error: Exception, advice: str = "") -> NotAPredictor:
+    """The refusal for an exception of another library, by its first line; `advice` continues the sentence."""
+    first = "".join(f": {line}" for line in str(error).splitlines()[:1])
+    return NotAPredictor(f"{name} failed on xs of shape {tuple(shape)}: {type(error).__name__}{first}{advice}")
 
 
 class SizedPredictor:
@@ -277,16 +281,9 @@ def predict_at(
 
 
 def _answers(predictor: Predictor, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-    """Call a predictor; an exception of another library becomes one line, as for functions."""
     if _package(predictor) == __name__.partition(".")[0]:
         return predictor.predict(xs, ys, x_query)
-    try:
-        answer = predictor.predict(xs, ys, x_query)
-    except Exception as error:
-        if isinstance(error, EmulonError):
-            raise
-        raise _failed(type(predictor).__name__, xs.shape, error) from error
-    return _numbers(answer, xs)
+    return _called(predictor.predict, type(predictor).__name__, xs, ys, x_query)
 
 
 def predict_queries(
@@ -328,7 +325,7 @@ def _takes_three(function: Any) -> bool:
     except TypeError:
         return False
     except ValueError:  # a builtin: only calling it tells
-        return True
+        pass
     return True
 
 

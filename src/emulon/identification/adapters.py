@@ -7,8 +7,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch.nn.functional import pad
 
 from emulon.core.errors import BadShape, EmulonError, unknown
 from emulon.core.names import Registry
-from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor, is_wrapper
+from emulon.core.predictor import FunctionPredictor, NotAPredictor, Predictor, as_predictor, failed, is_wrapper
 from emulon.tasks.task import interleave
 
 # Datasets that a module reads at once: memory, not answers, depends on it.
@@ -76,7 +75,8 @@ class ModulePredictor:
 
     def __init__(self, module: nn.Module, adapter: str | Callable[..., Any]) -> None:
         self.module = module
-        self._ask: Callable[..., Any] = _asking(LAYOUTS.named(adapter)) if isinstance(adapter, str) else adapter
+        layout = LAYOUTS.named(adapter) if isinstance(adapter, str) else None
+        self._ask: Any = adapter if layout is None else lambda module, *data: module(*layout(*data))
 
     def predict(
         self, xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n"], x_query: Float[Tensor, "*batch d"]
@@ -84,8 +84,13 @@ class ModulePredictor:
         """The module's answers, one a dataset."""
         lead = xs.shape[:-2]
         flat = [part.reshape(math.prod(lead), *part.shape[len(lead) :]) for part in (xs, ys, x_query)]
-        with _asked(self.module), torch.set_grad_enabled(x_query.requires_grad):
-            parts = [self._answers(*part) for part in zip(*(each.split(DATASETS) for each in flat), strict=True)]
+        training = self.module.training
+        self.module.eval()
+        try:
+            with torch.set_grad_enabled(x_query.requires_grad):
+                parts = [self._answers(*part) for part in zip(*(each.split(DATASETS) for each in flat), strict=True)]
+        finally:
+            self.module.train(training)
         return torch.cat(parts).reshape(lead)
 
     def _answers(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
@@ -98,26 +103,9 @@ class ModulePredictor:
         except Exception as error:
             if isinstance(error, EmulonError) or "requires grad" in str(error):
                 raise
-            first = "".join(f": {line}" for line in str(error).splitlines()[:1])
-            raise NotAPredictor(
-                f"{name} failed on xs of shape {tuple(xs.shape)}: {type(error).__name__}{first}; if it reads prompts of"
-                f" another layout give adapter= one of {', '.join(map(repr, LAYOUTS))}, if fewer points give points="
-            ) from error
+            advice = f"; if it reads prompts of another layout give adapter= one of {', '.join(map(repr, LAYOUTS))}"
+            raise failed(name, xs.shape, error, f"{advice}, if fewer points give points=") from error
         return _last(output, len(xs), name).to(x_query.device).double()
-
-
-def _asking(layout: Layout) -> Callable[..., Any]:
-    return lambda module, *data: module(*layout(*data))
-
-
-@contextmanager
-def _asked(module: nn.Module) -> Iterator[None]:
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
 
 
 def _last(output: Any, datasets: int, name: str) -> Tensor:

@@ -220,12 +220,8 @@ class Standard(Learner, name="standard"):
     """`layers` different blocks, one after the other.
 
     Args:
-        width_in: Numbers in a token.
-        width_out: Numbers in an answer.
-        tokens: Tokens that it can read at most.
         layers: Blocks.
-        vocabulary: Words, where tokens are words and their places; 0 where they are vectors.
-        **blocks: Fields of `BlockShape`.
+        **blocks: Fields of `BlockShape`; other arguments as of `Learner`.
     """
 
     def __init__(
@@ -280,15 +276,11 @@ class Looped(LoopingLearner, name="looped"):
     Gradients flow through the window only, as in Yang et al.: the loops before it are a free warm start.
 
     Args:
-        width_in: Numbers in a token.
-        width_out: Numbers in an answer.
-        tokens: Tokens that it can read at most.
         layers: Blocks.
         loops: Applications of the loop's decoder.
         window: Loop counts, the last so many, over which the loss averages.
         inject: Whether the loop's input is added at every turn.
-        vocabulary: Words, where tokens are words; 0 where they are vectors.
-        **blocks: Fields of `BlockShape`.
+        **blocks: Fields of `BlockShape`; other arguments as of `Learner`.
     """
 
     def build(self, shape: BlockShape, layers: int) -> None:
@@ -315,15 +307,11 @@ class AlgoFormer(LoopingLearner, name="algoformer"):
     post-transformer reads all the loop counts as one batch.
 
     Args:
-        width_in: Numbers in a token.
-        width_out: Numbers in an answer.
-        tokens: Tokens that it can read at most.
         layers: Blocks in each of the three decoders.
         loops: Applications of the loop's decoder.
         window: Loop counts, the last so many, over which the loss averages.
         inject: Whether the loop's input is added at every turn.
-        vocabulary: Words, where tokens are words; 0 where they are vectors.
-        **blocks: Fields of `BlockShape`.
+        **blocks: Fields of `BlockShape`; other arguments as of `Learner`.
     """
 
     def build(self, shape: BlockShape, layers: int) -> None:

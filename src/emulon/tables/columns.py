@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -47,6 +46,8 @@ DAYS: tuple[str, ...] = (ISO, "%d.%m.%Y", MONTH_FIRST, DAY_FIRST, "%Y/%m/%d", "%
 DAYS += ("%d %B %Y", "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y")
 FORMATS = (*DAYS, *(f"{day} {time}" for day in DAYS[1:] for time in ("%H:%M", "%H:%M:%S")))
 ISO_CELL = r"\d{4}-\d\d?-\d\d?(?:[T ].*)?"
+# A minus sign, and spaces that do not break, as they are typed.
+PLAIN_SIGNS = str.maketrans("\u2212\u00a0\u202f", "-  ")
 _CURRENCY = r"(?:[$€£¥₹%]|USD|EUR|GBP|CHF)"
 _AROUND = re.compile(rf"[<>≤≥~≈=±]*\s*([-+]?)\s*{_CURRENCY}?\s*(.*?)\s*{_CURRENCY}?")
 _PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?inf(?:inity)?", re.IGNORECASE)
@@ -158,14 +159,12 @@ def number_of(cell: str, decimal: Decimal = ".") -> float | None:
 
     Signs of comparison, currency and per cent are left out, as are the separators of thousands.
     """
-    text = cell.strip().replace("\u2212", "-").replace("\u00a0", " ").replace("\u202f", " ")
-    if decimal == "." and _PLAIN.fullmatch(text):
-        return float(text)
+    text = cell.strip().translate(PLAIN_SIGNS)
     if text.startswith("(") and text.endswith(")"):
         inner = number_of(text[1:-1], decimal)
         return None if inner is None else -inner
-    match = _AROUND.fullmatch(text)
-    text = f"{match[1]}{match[2]}" if match else text
+    if match := _AROUND.fullmatch(text):
+        text = match[1] + match[2]
     if _GROUPED[decimal].fullmatch(text):
         text = re.sub("[.'’ ]" if decimal == "," else "[,'’ ]", "", text)
     if decimal == ",":
@@ -175,17 +174,11 @@ def number_of(cell: str, decimal: Decimal = ".") -> float | None:
 
 def numbers_of(cells: Sequence[str], decimal: Decimal = ".") -> np.ndarray:
     """A column as numbers, NaN where a cell is missing or holds none; the other decimal sign is read where it must."""
-    other: Decimal = "," if decimal == "." else "."
-
-    @cache
-    def read(cell: str) -> float:
-        if is_marked(cell):
-            return math.nan
-        found = number_of(cell, decimal)
-        found = number_of(cell, other) if found is None else found
-        return math.nan if found is None else found
-
-    return np.array([read(cell) for cell in cells], dtype=np.float64)
+    read: dict[str, float] = {}
+    for cell in dict.fromkeys(cells):
+        tried = () if is_marked(cell) else (number_of(cell, decimal), number_of(cell, "," if decimal == "." else "."))
+        read[cell] = next((number for number in tried if number is not None), math.nan)
+    return np.array([read[cell] for cell in cells], dtype=np.float64)
 
 
 def decimal_of(cells: Sequence[str]) -> Decimal:

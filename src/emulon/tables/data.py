@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -175,40 +176,15 @@ def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
     return float(1 - left / all_of_it) if all_of_it else float(left == 0)
 
 
-class Choices(TypedDict, total=False):
-    """What can be chosen about data. `kind` is guessed from the target unless given; `features` keeps the k features
-    most correlated with the target (0: all; None: all but for ames, where it is 20); `treat` holds COLUMN=number,
-    category, date or drop."""
-
-    kind: Kind | None
-    features: int | None
-    seed: int
-    standardize: bool
-    intercept: bool
-    treat: tuple[str, ...]
-
-
-def load(source: str, target: str | None = None, **choices: Unpack[Choices]) -> Data:
-    """A named set, or a file with a header and one column of it to predict.
-
-    Args:
-        source: One of `DATASETS`, or the path of a file.
-        target: The column of the file to predict.
-        choices: See `Choices`.
-
-    Returns:
-        The data, split and scaled.
-
-    Raises:
-        BadData: There is no such data, or it cannot be learned from.
-    """
+def load(source: str, target: str | None = None, **choices: Any) -> Data:
+    """A named set, or a file with a header and one column of it to predict; arguments and refusals of `load_each`."""
     first, *more = load_each(source, target, **choices)
     if more:
         raise BadData(f"--target names {1 + len(more)} columns where one is taken; emulon run takes several")
     return first
 
 
-def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]) -> tuple[Data, ...]:
+def load_each(source: str, target: str | None = None, **choices: Any) -> tuple[Data, ...]:
     """The data once for each target; none of them is a feature of another.
 
     The rows held out are the same for all targets that are numbers; classes keep their shares on both sides.
@@ -216,7 +192,9 @@ def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]
     Args:
         source: One of `DATASETS`, or the path of a file.
         target: Columns of the file, with commas between.
-        choices: See `Choices`.
+        **choices: `kind` ("regression" or "classification") is guessed from the target unless given; `features` keeps
+            the k features most correlated with the target (0: all; None: all but for ames, where it is 20); `seed` of
+            the split; `standardize`; `intercept`; `treat` holds COLUMN=number, category, date or drop.
 
     Returns:
         The data of each target, in order.
@@ -224,16 +202,15 @@ def load_each(source: str, target: str | None = None, **choices: Unpack[Choices]
     Raises:
         BadData: There is no such data, or it cannot be learned from.
     """
-    features = choices.get("features")
-    if features is not None and features < 0:
-        raise BadData(f"--features must be 0 (all) or more, got {features}")
+    if (choices.get("features") or 0) < 0:
+        raise BadData(f"--features must be 0 (all) or more, got {choices['features']}")
     if source not in DATASETS:
         tables = read_tables(Path(source), target)
     elif target is not None:
         raise BadData(f"{source} has its own target; --target is for files")
     else:
         tables = (_ames() if source == "ames" else _bundled(source),)
-    if source == "ames" and features is None:
+    if source == "ames" and choices.get("features") is None:
         choices["features"] = AMES_FEATURES
     return tuple(prepare(table, **choices) for table in tables)
 
@@ -256,23 +233,21 @@ def read_tables(path: Path, target: str | None) -> tuple[Table, ...]:
 
 
 def _bundled(name: str) -> Table:
+    """A table of scikit-learn's; diabetes from its files, raw and without a second for an import of scikit-learn."""
+    names: Sequence[str]
     if name == "diabetes":
-        return _diabetes()
-    from sklearn import datasets
+        package = find_spec("sklearn")
+        assert package is not None and package.origin is not None  # it is among our requirements
+        folder = Path(package.origin).parent / "datasets" / "data"
+        rows, target = (np.loadtxt(folder / f"diabetes_{what}.csv.gz") for what in ("data_raw", "target"))
+        names, classes = DIABETES, list(map(repr, target.tolist()))
+    else:
+        from sklearn import datasets
 
-    bunch = getattr(datasets, f"load_{name}")()
-    columns = {str(key): [repr(float(v)) for v in bunch.data[:, i]] for i, key in enumerate(bunch.feature_names)}
-    return Table(name, columns | {"target": [str(v) for v in bunch.target_names[bunch.target]]}, "target")
-
-
-def _diabetes() -> Table:
-    """The raw numbers, as scikit-learn has them (it would scale them by all rows), without a second for its import."""
-    package = find_spec("sklearn")
-    assert package is not None and package.origin is not None  # it is among our requirements
-    folder = Path(package.origin).parent / "datasets" / "data"
-    rows, target = (np.loadtxt(folder / f"diabetes_{what}.csv.gz") for what in ("data_raw", "target"))
-    columns = {key: list(map(repr, column.tolist())) for key, column in zip(DIABETES, rows.T, strict=True)}
-    return Table("diabetes", columns | {"target": list(map(repr, target.tolist()))}, "target")
+        bunch = getattr(datasets, f"load_{name}")()
+        rows, names, classes = bunch.data, bunch.feature_names, bunch.target_names[bunch.target].tolist()
+    columns = {str(key): list(map(repr, column.tolist())) for key, column in zip(names, rows.T, strict=True)}
+    return Table(name, columns | {"target": classes}, "target")
 
 
 def _ames() -> Table:
@@ -294,7 +269,7 @@ def prepare(
     intercept: bool = False,
     treat: tuple[str, ...] = (),
 ) -> Data:
-    """Split a table, then fit everything on the training rows; the choices are those of `Choices`."""
+    """Split a table, then fit everything on the training rows; the choices are those of `load_each`."""
     kind, y = targets_of(table, kind)
     if len(y) < FEWEST_ROWS:
         raise BadData(
@@ -330,15 +305,7 @@ def prepare(
     center, size = np.where(numbers | intercept, mean[kept], 0.0), np.where(numbers, deviation[kept], 1.0)
     x_train, x_test = (torch.from_numpy((values[rows][:, kept] - center) / size) for rows in (train, test))
     return Data(
-        name=table.name,
-        kind=kind,
-        x_train=x_train,
-        x_test=x_test,
-        y_train=y[train],
-        y_test=y[test],
-        columns=columns,
-        center=center,
-        size=size,
+        *(table.name, kind, x_train, x_test, y[train], y[test], columns, center, size),
         target=table.target,
         standardize=standardize,
         intercept=intercept,

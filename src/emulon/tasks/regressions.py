@@ -49,11 +49,8 @@ class LinearFunctions(RegressionTask):
 
     def predictors(self) -> dict[str, Predictor]:
         """OLS, ten steps of descent, the neighbours, and with noise ridge with λ = σ²/τ²."""
-        known: dict[str, Predictor] = {
-            "ols": LeastSquares(),
-            "gd": LinearRegression(steps=10),
-            "knn": NearestNeighbours(),
-        }
+        known: dict[str, Predictor] = {"ols": LeastSquares(), "gd": LinearRegression(steps=10)}
+        known["knn"] = NearestNeighbours()
         if self.noise > 0:
             known["ridge"] = RidgeRegression((self.noise / self.prior) ** 2)
         return known
@@ -85,11 +82,8 @@ class SparseLinear(LinearFunctions, name="sparse"):
     """Linear functions with all but `nonzero` weights set to zero.
 
     Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
-        prior: Standard deviation of the weights.
         nonzero: Weights that are not zero.
+        features, points, noise, prior: As of `Linear`.
     """
 
     nonzero: int = 3
@@ -114,12 +108,9 @@ class TaskSet(LinearFunctions, name="task_set"):
     the two a learner became is a question for `identify`.
 
     Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
-        prior: Standard deviation of the weights.
         tasks: How many vectors there are.
         task_seed: Of the vectors.
+        features, points, noise, prior: As of `Linear`.
     """
 
     noise: float = 0.5
@@ -162,10 +153,8 @@ class ReluNetwork(RegressionTask, name="relu_network"):
     (Garg et al. 2022).
 
     Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
         hidden: Hidden units.
+        features, points, noise: As of `Linear`.
     """
 
     features: int = 20
@@ -190,10 +179,8 @@ class DecisionTree(RegressionTask, name="decision_tree"):
     every leaf holds a N(0, 1).
 
     Attributes:
-        features: Of x.
-        points: Examples in a prompt, the last query included.
-        noise: Standard deviation of the noise on y.
         depth: Levels of the tree.
+        features, points, noise: As of `Linear`.
     """
 
     features: int = 20

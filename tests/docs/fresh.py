@@ -3,7 +3,7 @@
 Reads `PAGE<tab>FOLDER` from standard input, line by line, and answers with a line of JSON: "" or what went wrong.
 Each page runs in that folder, in a process forked for it, in which only the base dependencies can be imported, and the
 extras that the text of the page names. Before the forks, what pages import is imported and nothing of it is called:
-that halves the time. Where processes cannot be forked, this ends after one page.
+that halves the time.
 """
 
 import contextlib
@@ -90,17 +90,14 @@ def imported(names: list[str]) -> None:
 
 
 def main() -> None:
+    import emulon
+
     sys.meta_path[:] = [Reader if finder is PathFinder else finder for finder in sys.meta_path]
     sys.path.append(str(ROOT))
-    if hasattr(os, "fork"):
-        import emulon
-
-        modules = [module.name for module in pkgutil.walk_packages(emulon.__path__, "emulon.")]
-        imported(USED + [name for name in modules if "__main__" not in name])
+    modules = [module.name for module in pkgutil.walk_packages(emulon.__path__, "emulon.")]
+    imported(USED + [name for name in modules if "__main__" not in name])
     for line in sys.stdin:
         page, folder = map(Path, line.rstrip("\n").split("\t"))
-        if not hasattr(os, "fork"):
-            return answer(page, folder)
         if not Reader.present >= (those := installed(page)):
             Reader.present = Reader.present | those
             imported([name for name in LLAMAS if "transformers" in those])

@@ -1,5 +1,6 @@
 """Every block of code in README, CONTRIBUTING and docs/ does what the page says, pasted into a fresh process."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,40 +16,26 @@ from notebooks import as_notebook, as_page, scripts
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *scripts()]
 
 
-class Pages:
-    """Runs pages in fresh processes; see fresh.py."""
-
-    process: subprocess.Popen | None = None
-
-    def run(self, page, folder):
-        if self.process is None:
-            command = [sys.executable, "-W", "error", str(Path(__file__).parent / "fresh.py")]
-            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
-            self.process = subprocess.Popen(command, **streams, env=environment)
-        self.process.stdin.write(f"{page}\t{folder}\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not hasattr(os, "fork"):
-            self.close()
-        return json.loads(answer) if answer else f"the process ended with {self.process.wait()}"
-
-    def close(self):
-        if self.process is not None:
-            self.process.communicate()
-            self.process = None
-
-
 @pytest.fixture(scope="module")
-def pages():
-    pages = Pages()
-    yield pages
-    pages.close()
+def wrong_with():
+    """What goes wrong with a page in a fresh process and a folder; see fresh.py."""
+    command = [sys.executable, "-W", "error", str(Path(__file__).parent / "fresh.py")]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    with subprocess.Popen(command, **streams, env=environment) as process:
+
+        def run(page, folder):
+            process.stdin.write(f"{page}\t{folder}\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+            return json.loads(answer) if answer else f"the process ended with {process.wait()}"
+
+        yield run
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_code_of_a_page_runs(page, pages, tmp_path):
-    wrong = pages.run(page, tmp_path)
+def test_the_code_of_a_page_runs(page, wrong_with, tmp_path):
+    wrong = wrong_with(page, tmp_path)
     assert not wrong, wrong
 
 
@@ -75,45 +62,36 @@ def test_a_notebook_is_its_script(script):
         ("<!-- run first\nx = 1\n-->\n```python\nx\n```", "name 'x' is not defined"),
     ],
 )
-def test_a_page_has_what_its_text_says_and_no_more(text, wrong, pages, tmp_path):
+def test_a_page_has_what_its_text_says_and_no_more(text, wrong, wrong_with, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(text + "\n")
-    outcome = pages.run(page, tmp_path)
+    outcome = wrong_with(page, tmp_path)
     assert wrong in outcome if wrong else not outcome
 
 
-def test_a_wrong_page_is_found(tmp_path, monkeypatch):
+LEFT_OUT = "<!-- not run: it takes too long here -->\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [
+        ("```python\nprint(1.0001)\n```\n\n```output\n1.0\n```\n", False),
+        ("```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -055\n```\n", False),
+        ("<!-- needs: not_installed_here -->\n```python\nnobody\n```\n", False),
+        ("```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -152\n```\n", True),
+        ("```python\nprint(1.01)\n```\n\n```output\n1.0\n```\n", True),
+        ("```python\nnobody\n```\n", True),
+        ("```bash\nmake test\n```\n", True),
+        ("<!-- needs: torch -->\n```python\nnobody\n```\n", True),
+        (f"{LEFT_OUT}```python\nif\n```\n", True),
+        (f"{LEFT_OUT}```bash\nmake nothing\n```\n", True),
+    ],
+)
+def test_a_wrong_page_is_found(text, fails, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = ROOT / "docs" / "none.md"
-
-    def fails(text):
-        monkeypatch.setattr(Path, "read_text", lambda *_, **__: text)
-        try:
-            run(page)
-        except (AssertionError, SyntaxError, NameError):
-            return True
-        finally:
-            monkeypatch.undo()
-            monkeypatch.chdir(tmp_path)
-        return False
-
-    left_out = "<!-- not run: it takes too long here -->\n"
-    for text in (
-        "```python\nprint(1.0001)\n```\n\n```output\n1.0\n```\n",
-        "```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -055\n```\n",
-        "<!-- needs: not_installed_here -->\n```python\nnobody\n```\n",
-    ):
-        assert not fails(text), text
-    for text in (
-        "```python\nprint('+0.67 +002 -052')\n```\n\n```output\n+0.67 +002 -152\n```\n",
-        "```python\nprint(1.01)\n```\n\n```output\n1.0\n```\n",
-        "```python\nnobody\n```\n",
-        "```bash\nmake test\n```\n",
-        "<!-- needs: torch -->\n```python\nnobody\n```\n",
-        f"{left_out}```python\nif\n```\n",
-        f"{left_out}```bash\nmake nothing\n```\n",
-    ):
-        assert fails(text), text
+    (tmp_path / "page.md").write_text(text)
+    with pytest.raises((AssertionError, SyntaxError, NameError)) if fails else contextlib.nullcontext():
+        run(tmp_path / "page.md")
 
 
 def test_options_of_commands_that_are_not_run_are_checked():

@@ -69,12 +69,6 @@ def test_the_comparison_is_the_two_distances_for_every_telling_reference_on_othe
     assert said.comparison.linearity.overall.value == pytest.approx(1)
 
 
-def test_weights_are_compared_at_a_dozen_counts_at_most():
-    said = analyse(LeastSquares(), TASK, datasets=16).comparison
-    assert len(said.predictions["ols"].counts) == 39 and len(said.weights["ols"].counts) == 12
-    assert said.weights["ols"].counts[0] == 1 and said.weights["ols"].counts[-1] == 39
-
-
 def test_an_analysis_says_whether_the_best_ridge_is_the_bayes_predictors():
     said = analyse(RidgeRegression(0.16), TASK, target="mine", datasets=64, points=10)
     assert said.identification.algorithm == "ridge" and said.bayes == pytest.approx(0.16) and said.agrees

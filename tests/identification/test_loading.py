@@ -83,7 +83,7 @@ def test_a_learners_states_hold_the_inputs_at_once_and_others_points_never(run):
     hidden = hidden_states(subject.thing, xs, ys)
     assert hidden.states.shape == (2, 512, 11, 16) and hidden.tokens[:4] == ("x1", "y1", "x2", "y2")
     scores = linear_probe(hidden, xs[:, 2])
-    assert scores.first_layer("x3") == 0 and scores.score[:, hidden.position("x2")].max() < 0.1
+    assert scores.first_layer("x3") == 0 and scores.score[:, hidden.tokens.index("x2")].max() < 0.1
     assert scores.control.abs().max() < 0.3
 
 

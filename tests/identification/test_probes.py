@@ -45,7 +45,7 @@ def test_w_is_found_in_its_register_from_the_layer_that_writes_it_on(machine, da
         assert score > 0.99 if n >= layer else score < 0.95
         # Before anything was written it is as for the control; between, the register holds fewer steps.
         assert abs(control) < 0.1 and (n >= written(machine, 1) or abs(score - control) < 0.1)
-    place = hidden.position(token)
+    place = hidden.tokens.index(token)
     assert max(one.score[:, place].max().item() for name, one in registers.items() if name != "w") < 0.5
 
 

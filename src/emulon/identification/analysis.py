@@ -32,7 +32,7 @@ def squared_prediction_difference(a: object, b: object, task: RegressionTask, **
         a: Anything that predicts, see `adapt`.
         b: Another.
         task: Where datasets come from.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+        **sampling: See `Sampling`.
     """
     first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
@@ -61,14 +61,7 @@ class ImplicitWeights:
 
 
 def weight_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
-    """The distance of the implicit weights of two predictors on the same datasets.
-
-    Args:
-        a: Anything that predicts, see `adapt`.
-        b: Another.
-        task: Where datasets come from.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
-    """
+    """The distance of the implicit weights of two predictors; arguments of `squared_prediction_difference`."""
     first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     fresh = fresh_queries(task, drawn, sampling.get("seed", 0))
@@ -133,7 +126,7 @@ def best_ridge(
         predictor: Anything that predicts, see `adapt`.
         task: Where datasets come from.
         grid: The λs, positive and rising.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+        **sampling: See `Sampling`.
     """
     if not grid or min(grid) <= 0 or list(grid) != sorted(grid):
         raise EmulonError(f"a grid of ridge parameters is positive and rising, got {list(grid)}")
@@ -176,19 +169,14 @@ def compare(
     drawn: Prefixes,
     answers: Answers,
     queries: Float[Tensor, "datasets queries features"],
-    matches: Sequence[Match],
-    references: Sequence[Reference],
+    matches: Sequence[tuple[Match, Reference]],
 ) -> Comparison:
-    """Measure how far a predictor is from references with these parameters; the implicit weights come
-    from these queries."""
+    """How far a predictor is from references with these parameters; the implicit weights come from these queries."""
     datasets = max(4, QUESTIONS // queries.shape[1])
-    few = drawn.take(slice(0, datasets), WEIGHED_COUNTS)
-    queries = queries[:datasets]
+    few, queries = drawn.take(slice(0, datasets), WEIGHED_COUNTS), queries[:datasets]
     own = weights_on(subject, few, queries)
-    known = {reference.name: reference for reference in references}
     predictions, weights = {}, {}
-    for match in matches:
-        reference = known[match.name]
+    for match, reference in matches:
         squared = (answers - reference.predict(drawn, match.parameters)).square() / drawn.features
         predictions[str(match)] = drawn.curve("squared prediction difference / features", squared)
         weights[str(match)] = own.difference(weights_on(reference.fitted(match.parameters), few, queries))
@@ -235,15 +223,12 @@ class Analysis:
 
     def as_numbers(self) -> dict[str, Any]:
         """Everything, for a file."""
-        verdict = dataclasses.asdict(self.identification)
-        ranking = verdict.pop("ranking")
         return {
             "target": self.target,
             "task": self.task,
             "seed": self.seed,
             "algorithm": self.identification.algorithm,
-            **verdict,
-            "ranking": ranking,
+            **dataclasses.asdict(self.identification),
             "comparison": dataclasses.asdict(self.comparison),
             "best ridge": {**dataclasses.asdict(self.ridge), "best": self.ridge.best, "bayes": self.bayes},
         }
@@ -264,7 +249,7 @@ def analyse(
         task: Where datasets come from.
         target: What to call it.
         report_progress: Called with what is done and the share of it.
-        **sampling: `seed`, `datasets`, `points`, `fewest` and `counts`, see `Sampling`.
+        **sampling: See `Sampling`.
     """
     subject = adapt(predictor)
     seed = sampling.get("seed", 0)
@@ -276,8 +261,8 @@ def analyse(
     answers = drawn.answers(subject)
     report_progress("comparing implicit weights", 0.6)
     queries = fresh_queries(task, drawn, seed + NEXT)
-    comparison = compare(subject, drawn, answers, queries, telling(identification), references_for(task))
-    bayes = task.bayes_ridge or None
-    return Analysis(
-        target or type(predictor).__name__, str(task), seed, identification, comparison, ridge_on(drawn, answers), bayes
-    )
+    known = {reference.name: reference for reference in references_for(task)}
+    matches = [(match, known[match.name]) for match in telling(identification)]
+    comparison = compare(subject, drawn, answers, queries, matches)
+    name, best = target or type(predictor).__name__, ridge_on(drawn, answers)
+    return Analysis(name, str(task), seed, identification, comparison, best, task.bayes_ridge or None)

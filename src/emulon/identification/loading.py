@@ -23,11 +23,8 @@ from emulon.tasks import TASKS, Linear, RegressionTask, Task, read_task
 from emulon.tasks.task import FEATURES
 from emulon.training import RunFolder, load_learner
 
-# skops makes objects of types that it trusts (numpy's, scipy's, scikit-learn's own) and refuses all others. An MLP also
-# keeps the optimiser that it was fitted with, which skops does not know: the two are named here.
-OPTIMISERS = tuple(
-    f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")
-)
+# skops trusts types of numpy, scipy and scikit-learn; but not the optimiser that an MLP was fitted with.
+OPTIMISERS = [f"sklearn.neural_network._stochastic_optimizers.{name}Optimizer" for name in ("Adam", "SGD")]
 
 
 class BadSkops(EmulonError):
@@ -45,7 +42,7 @@ def load_skops(path: Path) -> Any:
         raise BadSkops(f"{path} needs skops; install it with: pip install 'emulon[skops]'") from missing
     try:
         foreign = sorted(set(io.get_untrusted_types(file=path)) - set(OPTIMISERS))
-        loaded = None if foreign else io.load(path, trusted=list(OPTIMISERS))
+        loaded = None if foreign else io.load(path, trusted=OPTIMISERS)
     except Exception as error:  # whatever somebody's file makes of skops
         why = " ".join(f"{type(error).__name__}: {error}".split())[:100]
         raise BadSkops(f"{path} cannot be read as a skops file ({why}); write it with skops.io.dump") from None
@@ -67,7 +64,6 @@ class Loader:
 class Subject:
     """What is analysed, and on which data."""
 
-    name: str
     thing: Any
     task: RegressionTask
 
@@ -92,16 +88,13 @@ def load_predictor(target: str | Path, *, loops: int | None = None) -> Predictor
 
 
 def load_subject(target: str, task: str | None = None) -> Subject:
-    """A run folder, a program file, or module:name, with the task given, or with its own."""
+    """What `load_object` gives, with the task given, or with its own."""
     thing = load_object(target)
     chosen = own_task(target, thing) if task is None else read_task(task)
     if not isinstance(chosen, RegressionTask):
         known = ", ".join(name for name, one in TASKS.items() if issubclass(one, RegressionTask))
-        raise EmulonError(
-            f"{type(chosen).__name__} does not ask for a y from an x, so no regression algorithm can be compared with "
-            f"it; the tasks that do are {known}"
-        )
-    return Subject(target, thing, chosen)
+        raise EmulonError(f"{type(chosen).__name__} does not ask for a y from an x; the tasks that do are {known}")
+    return Subject(thing, chosen)
 
 
 def own_task(target: str | Path, thing: Any) -> Task:
@@ -114,12 +107,10 @@ def own_task(target: str | Path, thing: Any) -> Task:
         raise EmulonError(
             f"{target} is a program, which says itself what it runs (emulon show); --task names data that it takes"
         )
-    if isinstance(thing, TextPredictor):
-        return Linear(thing.features)
     if isinstance(thing, PlantedModel | WrappedModel):
         return thing.task
-    prompt = getattr(getattr(thing, "program", None), "prompt", None)
-    return Linear(getattr(prompt, "features", FEATURES))
+    sized = thing if isinstance(thing, TextPredictor) else getattr(getattr(thing, "program", None), "prompt", None)
+    return Linear(getattr(sized, "features", FEATURES))
 
 
 def load_object(target: str | Path) -> Any:
@@ -133,8 +124,8 @@ def load_object(target: str | Path) -> Any:
     if path.exists():
         kind = "folder" if path.is_dir() else "file"
         raise NotAPredictor(f"{path} is a {kind} that nothing here can read: neither a run, a checkpoint nor a program")
-    module, colon, name = str(target).rpartition(":")
-    if not colon or not module or not name:
+    module, _, name = str(target).rpartition(":")
+    if not module or not name:
         raise NotAPredictor(
             f"{target} is neither a run folder, nor a checkpoint's, nor a program file, nor module:function"
         )

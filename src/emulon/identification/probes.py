@@ -34,9 +34,6 @@ class HiddenStates:
     tokens: tuple[str, ...]
     registers: Mapping[str, slice] = field(default_factory=dict)
 
-    def position(self, token: str) -> int:
-        return self.tokens.index(token)
-
     def of(self, register: str) -> HiddenStates:
         """What one register holds."""
         return HiddenStates(self.states[..., self.registers[register]], self.tokens)
@@ -78,24 +75,13 @@ def interleaved(count: int) -> tuple[str, ...]:
 
 
 def moments(xs: Inputs, ys: Targets) -> Float[Tensor, "datasets prefixes features"]:
-    """Xᵀy of the first 0, 1, 2, … examples.
-
-    Args:
-        xs: Points.
-        ys: Targets.
-    """
+    """Xᵀy of the first 0, 1, 2, … examples."""
     sums = (xs * ys.unsqueeze(-1)).cumsum(dim=1)
     return torch.cat([torch.zeros_like(sums[:, :1]), sums], dim=1)
 
 
 def prefix_weights(algorithm: Algorithm, xs: Inputs, ys: Targets) -> Float[Tensor, "datasets prefixes features"]:
-    """An algorithm's weights on the first 0, 1, 2, … examples (zero on none).
-
-    Args:
-        algorithm: What is run.
-        xs: Points.
-        ys: Targets.
-    """
+    """An algorithm's weights on the first 0, 1, 2, … examples (zero on none)."""
     solved = [algorithm.run(xs[:, :n], ys[:, :n]) for n in range(1, xs.shape[1] + 1)]
     return torch.stack([torch.zeros_like(solved[0]), *solved], dim=1)
 
@@ -168,5 +154,4 @@ def held_out_score(states: Stream, target: Quantity) -> Float[Tensor, "layers to
 
 def explained(guess: Float[Tensor, "*layers datasets size"], truth: Quantity) -> Float[Tensor, "*layers"]:
     """R²: 1 − (squared error)/(squared deviation from the mean)."""
-    left = (guess - truth).square().sum(dim=(-2, -1))
-    return 1 - left / (truth - truth.mean(dim=0)).square().sum()
+    return 1 - (guess - truth).square().sum(dim=(-2, -1)) / (truth - truth.mean(dim=0)).square().sum()

@@ -161,7 +161,7 @@ def write_page_of_run(run: Path, phases: Sequence[AlgorithmPhase], folder: Path)
     """From what the run's folder has kept, and its phases where it has any."""
     kept = RunFolder(run)
     config = kept.config()
-    measured = kept.metrics() if kept.metrics_file.exists() else []
+    measured = kept.metrics()
     curve = _record(run, measured)
     told = {name: value for name, value in config.options().items() if value is not None}
     return write_page(

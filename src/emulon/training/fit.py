@@ -23,7 +23,7 @@ from torch import Tensor
 
 from emulon.core import Progress, silent
 from emulon.core.errors import OutOfMemory, TrainingDiverged
-from emulon.core.files import provenance
+from emulon.core.files import provenance, write_json
 from emulon.models import Learner
 from emulon.tasks import Prompts, Task
 from emulon.training.configuration import TrainConfig
@@ -131,10 +131,6 @@ class Patience:
     best: float = math.inf
     waited: int = 0
 
-    def update(self, error: float) -> None:
-        better = error < self.best
-        self.best, self.waited = (error, 0) if better else (self.best, self.waited + 1)
-
     def over(self, patience: int) -> bool:
         return 0 < patience <= self.waited
 
@@ -144,10 +140,10 @@ class Stopped(KeyboardInterrupt):
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message, number)  # both, or it could not be sent from one process to another
-        self.signal = number
+        self.message, self.signal = message, number
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return self.message
 
 
 @contextmanager
@@ -158,13 +154,12 @@ def stop_requests() -> Iterator[list[int]]:
     """
     asked: list[int] = []
     usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    ours = {number: usual[number] for number in usual if signal.getsignal(number) == usual[number]}
-    if threading.current_thread() is not threading.main_thread():
-        ours = {}
+    main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in usual if main and signal.getsignal(number) == usual[number]]
 
     def restore() -> None:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
+        for number in ours:
+            signal.signal(number, usual[number])
 
     def ask(number: int, frame: object) -> None:
         asked.append(number)
@@ -199,7 +194,7 @@ def fit(config: TrainConfig, *, report_progress: Progress = silent) -> Trained:
 
 
 def train(config: TrainConfig, out: Path | str) -> Trained:
-    """Begin a run in a new folder; `resume` continues one.
+    """Like `fit`, in a new folder, so that `resume` continues it.
 
     Args:
         config: What is trained, on what, and how.
@@ -207,9 +202,7 @@ def train(config: TrainConfig, out: Path | str) -> Trained:
     Returns:
         The finished run.
     Raises:
-        BadConfig: The configuration makes no sense.
         NoRun: The folder holds a run.
-        TrainingDiverged: The loss or a weight is no longer finite.
     """
     _ = config.check().make_task().vocabulary  # a corpus that is not there is refused before a folder is made
     folder = RunFolder(Path(out))
@@ -257,7 +250,11 @@ class _Run:
             curve = self.evaluation.curve(self.step.learner).tolist()
         except RuntimeError as error:  # torch.OutOfMemoryError is one; the CPU's allocator raises a plain one
             if "can't allocate memory" in str(error) or "out of memory" in str(error):
-                raise self._memory_refusal() from error
+                raise OutOfMemory(
+                    f"a batch of {self.config.schedule.batch}, or an evaluation batch of "
+                    f"{self.config.evaluation.evaluation_batch}, does not fit the memory{self._kept()}. Start a new "
+                    "run with smaller ones"
+                ) from error
             raise
         return Trained(
             self.step.learner.eval(),
@@ -289,7 +286,7 @@ class _Run:
         if self.folder is not None:
             self.folder.rewind(self.start)
             task.save_data(self.folder.path)
-            self.folder.write_json("baselines.json", self.evaluation.baselines)
+            write_json(self.folder.path / "baselines.json", self.evaluation.baselines)
         self.step.build()
         self.build_seconds = time.perf_counter() - began
 
@@ -312,20 +309,15 @@ class _Run:
             interrupted = not (last or stop) and bool(self.asked)
             if self.folder is not None and (done % every.checkpoint_every == 0 or last or stop or interrupted):
                 self._checkpoint(done)
-            if interrupted:
-                raise self._stopped(done)
+            if interrupted and self.folder is not None:
+                resumed = f"emulon train --resume {shlex.quote(str(self.folder.path))}"
+                raise Stopped(f"stopped after step {done} of {total}; go on with: {resumed}", self.asked[0])
             if stop:
                 return done
         return total
 
     def _pause(self) -> None:
         self.seconds += time.perf_counter() - self._since
-
-    def _stopped(self, done: int) -> Stopped:
-        assert self.folder is not None
-        resumed = f"emulon train --resume {shlex.quote(str(self.folder.path))}"
-        told = f"stopped after step {done} of {self.config.schedule.steps}; go on with: {resumed}"
-        return Stopped(told, self.asked[0])
 
     def _evaluate(self, done: int) -> bool:
         """Evaluate, with the clock of training paused; returns whether the run stops here."""
@@ -336,8 +328,9 @@ class _Run:
         self._require_finite(error, done)
         self.history.append({"step": done, "seconds": self.seconds, "curve": curve.tolist()})
         self.reporter.record("evaluation", done, error=error, curve=curve.tolist())
-        self.patience.update(error)
-        if self.config.evaluation.patience and not self.patience.waited:
+        better = error < self.patience.best
+        self.patience = Patience(error) if better else Patience(self.patience.best, self.patience.waited + 1)
+        if self.config.evaluation.patience and better:
             self.best = {name: weight.clone() for name, weight in weights_of(self.step.learner).items()}
         self._since = time.perf_counter()
         return self.patience.over(self.config.evaluation.patience)
@@ -361,13 +354,6 @@ class _Run:
         raise TrainingDiverged(
             f"the loss or a weight was no longer finite at step {done}{self._kept()}. The same steps would diverge"
             f" again: start a new run with a smaller --lr ({rates}) or a smaller --clip ({used.clip:g})"
-        )
-
-    def _memory_refusal(self) -> OutOfMemory:
-        return OutOfMemory(
-            f"a batch of {self.config.schedule.batch}, or an evaluation batch of"
-            f" {self.config.evaluation.evaluation_batch}, does not fit"
-            f" the memory{self._kept()}. Start a new run with smaller ones"
         )
 
     def _kept(self) -> str:

@@ -78,7 +78,7 @@ class Run:
 
 
 def runs_of(base: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], out: Path) -> tuple[Run, ...]:
-    """Every combination, the last to be named varying fastest; refused where any of them could not begin.
+    """Every combination, the last to be named varying fastest.
 
     Args:
         base: What all runs have, by the options' names; a preset may stand among them.
@@ -96,11 +96,13 @@ def runs_of(base: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], out: Pat
             raise BadGrid(f"{name} is both fixed ({base[name]}) and varied; take it out of one of them")
         if len(set(values)) < len(values):
             raise BadGrid(f"a value of {name} is given twice: {', '.join(map(str, values))}")
-    combinations = [dict(zip(vary, each, strict=True)) for each in product(*vary.values())]
-    runs = tuple(Run(values, _config({**base, **values}), out / _folder_name(values)) for values in combinations)
-    for run in runs:
-        _require_sense(run)
-    return runs
+    runs = []
+    for each in product(*vary.values()):
+        values = dict(zip(vary, each, strict=True))
+        name = re.sub(r"[^\w.,=+-]", "-", ",".join(f"{name}={value}" for name, value in values.items()))
+        runs.append(Run(values, _config({**base, **values}), out / name))
+        _require_sense(runs[-1])
+    return tuple(runs)
 
 
 def _config(chosen: Mapping[str, Any]) -> TrainConfig:
@@ -125,10 +127,6 @@ def read_words(words: Sequence[str]) -> dict[str, list[Any]]:
         option = Option("preset", "", (str,)) if name == "preset" else option_named(name)
         vary[name] = [option.read(value) for value in values.split(",") if value]
     return vary
-
-
-def _folder_name(values: Mapping[str, Any]) -> str:
-    return re.sub(r"[^\w.,=+-]", "-", ",".join(f"{name}={value}" for name, value in values.items()))
 
 
 def _require_sense(run: Run) -> None:
@@ -181,9 +179,10 @@ class Processes(ProcessPoolExecutor):
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")
-        gpus = context.SimpleQueue()
+        gpus, named = context.SimpleQueue(), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        visible = named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
         for k in range(count if torch.cuda.is_available() else 0):
-            gpus.put(_visible_gpus()[k % len(_visible_gpus())])
+            gpus.put(visible[k % len(visible)])
         super().__init__(count, context, _begin_process, (gpus,))
 
     def submit(self, run: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
@@ -215,11 +214,6 @@ def _begin_process(gpus: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not gpus.empty():
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus.get()
-
-
-def _visible_gpus() -> list[str]:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return named.split(",") if named else [str(k) for k in range(torch.cuda.device_count())]
 
 
 def slurm_executor(folder: Path, settings: Mapping[str, Any]) -> Any:

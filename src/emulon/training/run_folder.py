@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from emulon.core.arrays import bits
 from emulon.core.errors import BadConfig, NoRun
-from emulon.core.files import cannot_write, make_folder, write_atomically, write_json
+from emulon.core.files import cannot_write, make_folder, write_atomically
 from emulon.models import Learner
 from emulon.training.configuration import TrainConfig
 
@@ -54,34 +54,22 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
 
 
-def step_of(checkpoint: Path) -> int:
-    """After how many steps a checkpoint was written, by its name."""
-    return int(checkpoint.stem.removeprefix("step-"))
-
-
 def read_checkpoint(folder: Path, step: int | None = None) -> tuple[int, dict[str, Tensor], dict[str, str]] | None:
     """Step, tensors and notes of the newest checkpoint, or of that after `step` steps; None where there is none."""
-    kept = [path for path in checkpoints(folder) if step in (None, step_of(path))]
+    kept = [path for path in checkpoints(folder) if step in (None, int(path.stem[5:]))]
     if not kept:
         return None
     try:
         with safe_open(kept[-1], "pt") as opened:
             notes = dict(opened.metadata() or {})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
-        _require_checksum(tensors, notes)
+        claimed, known = notes.pop(_CHECKSUM, None), _FORMAT in notes  # older checkpoints have neither
+        if (claimed is not None or known) and claimed != _checksum(tensors, notes):
+            raise ValueError("its checksum does not match its content")
+        notes.pop(_FORMAT, None)
         return int(notes.pop("step")), tensors, notes
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise NoRun(f"{kept[-1]} cannot be read ({error}); delete it to resume from the one before") from error
-
-
-def _require_checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    """Take checksum and format out of the notes, and compare the checksum. Older checkpoints have neither."""
-    claimed = notes.pop(_CHECKSUM, None)
-    if claimed is None and _FORMAT not in notes:
-        return
-    if claimed != _checksum(tensors, notes):
-        raise ValueError("its checksum does not match its content")
-    del notes[_FORMAT]
 
 
 def _checksum(tensors: dict[str, Tensor], notes: dict[str, str]) -> str:
@@ -139,9 +127,9 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Drop measurements after `step`, which a resumed run makes again, and half-written lines."""
+        kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
         if self.metrics_file.exists():
-            kept = [line for line in self.metrics() if line["step"] <= step]
-            write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept))
+            write_atomically(self.metrics_file, "".join(kept))
 
     def append(self, record: dict[str, Any]) -> None:
         try:
@@ -151,8 +139,9 @@ class RunFolder:
             raise cannot_write(self.metrics_file, error) from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        found = []
-        for line in self.metrics_file.read_text().splitlines():
+        """Every measurement; none where there is no file yet."""
+        found: list[dict[str, Any]] = []
+        for line in self.metrics_file.read_text().splitlines() if self.metrics_file.exists() else []:
             try:
                 found.append(json.loads(line))
             except ValueError:  # the process died while writing this line
@@ -161,10 +150,7 @@ class RunFolder:
 
     def kept_steps(self) -> list[int]:
         """The steps after which there is a checkpoint, in order."""
-        return [step_of(path) for path in checkpoints(self.checkpoints)]
-
-    def write_json(self, name: str, values: Any) -> None:
-        write_json(self.path / name, values)
+        return [int(path.stem[5:]) for path in checkpoints(self.checkpoints)]
 
 
 class Reporter:

@@ -23,7 +23,7 @@ from emulon.export import interpreter_to_onnx, onnx_package, save_prompt
 from emulon.identification.loading import is_run, load_object
 from emulon.interpreter import Interpreter, Program, kind_of, load_interpreter, load_program, save
 from emulon.interpreter.certificate_file import certificate_of
-from emulon.networks import NetworkProgram, NetworkRun, compile_network, load_network, save_network
+from emulon.networks import NetworkProgram, compile_network, load_network, save_network
 from emulon.report.learners import write_network
 from emulon.report.terminal import progress, say
 from emulon.run import (
@@ -130,7 +130,18 @@ def _compile_algorithm(options: CompileOptions) -> int:
 def _compile_network(options: CompileOptions) -> int:
     if others := options.changed("what", "out", "data", "domain", "tolerance", "margin"):
         raise BadUsage(f"{others[0]} is for algorithms, and {options.what} is a network")
-    model, data = _with_data(options)
+    if options.data is not None and options.domain is not None:
+        raise BadUsage("give --data or --domain, not both")
+    data = None if options.data is None else read_rows(Path(options.data))
+    model, folder = load_object(options.what), Path(options.what)
+    if data is None and options.domain is None:
+        if not is_run(folder):
+            raise BadUsage("give --data FILE to see ranges on, or --domain BOUND")
+        task = RunFolder(folder).config().make_task()
+        if not isinstance(task, RegressionTask):
+            raise EmulonError(f"{folder} was not trained on a regression; give --data FILE with its inputs")
+        drawn = task.held_out(0, PROMPTS, (model.tokens + 1) // 2)
+        data = model._prompt(drawn.xs, drawn.ys[:, :-1]).double()
     make_folder(options.out)
     margin = 0.25 if options.margin is None else options.margin - 1
     program = compile_network(model, options.domain, options.tolerance or 1e-9, data=data, margin=margin)
@@ -146,29 +157,6 @@ def _finish(options: CompileOptions, files: list[Path], interpreter: Interpreter
     say(*files, f"interpreter sha256 {interpreter.sha256}", f"certificate {certificate}")
     names = [str(file) for file in files]
     return options.finish({"files": names, "interpreter sha256": interpreter.sha256, "certificate": str(certificate)})
-
-
-def _with_data(options: CompileOptions) -> tuple[Any, Tensor | None]:
-    """The network, and the data that show its ranges, if any."""
-    if options.data is not None and options.domain is not None:
-        raise BadUsage("give --data or --domain, not both")
-    data = None if options.data is None else read_rows(Path(options.data))
-    model = load_object(options.what)
-    if data is None and options.domain is None:
-        if not is_run(Path(options.what)):
-            raise BadUsage("give --data FILE to see ranges on, or --domain BOUND")
-        data = _own_prompts(Path(options.what), model)
-    return model, data
-
-
-def _own_prompts(folder: Path, learner: Any) -> Tensor:
-    """Prompts of the task that a learner was trained on."""
-    task = RunFolder(folder).config().make_task()
-    if not isinstance(task, RegressionTask):
-        raise EmulonError(f"{folder} was not trained on a regression; give --data FILE with its inputs")
-    drawn = task.held_out(0, PROMPTS, (learner.tokens + 1) // 2)
-    prompts: Tensor = learner._prompt(drawn.xs, drawn.ys[:, :-1]).double()
-    return prompts
 
 
 EXEC_EXAMPLES = """examples:
@@ -239,16 +227,9 @@ def _run_program(options: ExecOptions, first: Path, second: Path) -> int:
     if options.out is not None:
         save_weights(weights, options.out)
         say(options.out)
-    return options.finish(
-        {
-            "program": program.name,
-            "score": score,
-            "baseline": data.baseline_score,
-            "bound": run.bounds.bound,
-            "weights": {feature: weight for _, feature, weight, _ in weights},
-            "interpreter sha256": list(run.sha256),
-        }
-    )
+    record = {"program": program.name, "score": score, "baseline": data.baseline_score, "bound": run.bounds.bound}
+    record["weights"] = {feature: weight for _, feature, weight, _ in weights}
+    return options.finish(record | {"interpreter sha256": list(run.sha256)})
 
 
 def _run_network(options: ExecOptions, first: Path, second: Path) -> int:
@@ -266,9 +247,21 @@ def _run_network(options: ExecOptions, first: Path, second: Path) -> int:
         with progress() as report_progress:
             run = interpreter.run(program, x, mode=options.mode, report_progress=report_progress)
             report_progress("auditing", 1.0)
-            record = _record(run, options)
+            bounds = [run.audit, run.certificate] if options.audit else [run.certificate]
     except (BadShape, OutOfDomain) as error:
         raise EmulonError(f"the network does not run on {data}: {error}") from None
+    bound, size = run.certificate.bound, run.last.abs().max().item()
+    record = {
+        "network": program.name,
+        "inputs": str(options.data),
+        "shape": list(run.last.shape),
+        "mode": run.mode,
+        "audit": run.audit.bound if options.audit else None,
+        "certificate": bound if math.isfinite(bound) else None,
+        "assumes": run.certificate.assumes,
+        "interpreter sha256": list(run.sha256),
+    }
+    void = "; says nothing, it is above the largest output"
     # Where outputs are printed, nothing else is on standard output.
     printed = options.out is None
     if options.out is not None:
@@ -278,7 +271,8 @@ def _run_network(options: ExecOptions, first: Path, second: Path) -> int:
         print(as_csv(run.last), end="")
     say(
         f"{program.name}, {len(program.phases)} phases, {len(run.last)} rows, mode {options.mode}",
-        *(f"error {line}" for line in _bounds(run, options)),
+        # Without the terms, of which a network has one a layer: emulon show has them.
+        *(f"error ≤ {b.bound:.2e} {READS[b.scope]}{'' if b.is_informative(size) else void}" for b in bounds),
         f"interpreter sha256 before {run.sha256[0]}\n                   after  {run.sha256[1]}",
         err=printed,
     )
@@ -299,29 +293,6 @@ def _as_inputs(x: Tensor, program: NetworkProgram, path: Path) -> Tensor:
     if x.shape[1] != wanted:
         raise BadShape(f"{path} has {x.shape[1]} columns, and a row of {program.name} is {wanted}, {program.shape}")
     return x.reshape(-1, *program.shape)
-
-
-def _bounds(run: NetworkRun, options: ExecOptions) -> list[str]:
-    """Without the terms, of which a network has one a layer: emulon show has them."""
-    bounds = [run.audit, run.certificate] if options.audit else [run.certificate]
-    size = run.last.abs().max().item()
-    void = "; says nothing, it is above the largest output"
-    return [f"≤ {one.bound:.2e} {READS[one.scope]}{'' if one.is_informative(size) else void}" for one in bounds]
-
-
-def _record(run: NetworkRun, options: ExecOptions) -> dict[str, Any]:
-    """What stands beside the outputs: bounds, where known, and on which interpreter they came out."""
-    bound = run.certificate.bound
-    return {
-        "network": run.program.name,
-        "inputs": str(options.data),
-        "shape": list(run.last.shape),
-        "mode": run.mode,
-        "audit": run.audit.bound if options.audit else None,
-        "certificate": bound if math.isfinite(bound) else None,
-        "assumes": run.certificate.assumes,
-        "interpreter sha256": list(run.sha256),
-    }
 
 
 EXPORT_EXAMPLES = """examples:
@@ -362,14 +333,13 @@ def export_main(options: ExportOptions) -> int:
 def _programs(options: ExportOptions) -> tuple[dict[str, Program], list[Path]]:
     """By the names of their files, and the rows of those compiled here; nothing that is read here is written over."""
     programs, rows, named = {}, [], algorithms_asked([word for word in options.what if not is_network(word)])
-    data = options.load(common_kind(list(named.values()))) if named else None
-    for name, algorithm in zip(
-        named, with_settings(list(named.values()), options.steps, options.settings), strict=True
-    ):
-        assert data is not None
-        program = programs[name] = program_for(algorithm, data, options.tolerance, options.margin or 1.0)
-        options.note_tolerance(program)
-        rows += _write_rows(*data.problem(program.loss), options.out / name)
+    if named:
+        data = options.load(common_kind(list(named.values())))
+        algorithms = with_settings(list(named.values()), options.steps, options.settings)
+        for name, algorithm in zip(named, algorithms, strict=True):
+            program = programs[name] = program_for(algorithm, data, options.tolerance, options.margin or 1.0)
+            options.note_tolerance(program)
+            rows += _write_rows(*data.problem(program.loss), options.out / name)
     for word in filter(is_network, options.what):
         programs[f"{Path(word).stem}_prompt"] = load_program(word)
     return programs, rows

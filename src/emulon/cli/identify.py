@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rich.table import Table
 from tyro.conf import Positional, arg
 
 from emulon.cli.options import BadUsage, Command, CommandOptions, Count, Seed, shown
-from emulon.core.predictor import EstimatorPredictor, Predictor, as_predictor
+from emulon.core.predictor import EstimatorPredictor, as_predictor
 from emulon.identification import Analysis, Identification, analyse, over_training
 from emulon.identification.adapters import TextPredictor
 from emulon.identification.loading import Subject, load_subject
@@ -67,10 +67,15 @@ def main(options: Options) -> int:
 
 def show_one(subject: Subject, options: Options) -> int:
     """The predictor as it is."""
-    predictor = as_predictor(subject.thing, loops=options.loops)
+    predictor, usual, points = as_predictor(subject.thing, loops=options.loops), DATASETS, None
     for text in getattr(subject.thing, "notes", ()):
         note(text)
-    usual, points = _usual_size(subject.thing, predictor)
+    if isinstance(predictor, TextPredictor):
+        usual, points = TEXT_DATASETS, TEXT_POINTS
+    elif isinstance(predictor, EstimatorPredictor):
+        usual = ESTIMATOR_DATASETS
+    elif isinstance(subject.thing, Program):
+        usual = PROGRAM_DATASETS
     with progress() as report_progress:
         analysis = analyse(
             predictor,
@@ -86,15 +91,6 @@ def show_one(subject: Subject, options: Options) -> int:
     if options.report is not None:
         say(f"report {write(analysis, options.report)}")
     return options.finish(analysis.as_numbers())
-
-
-def _usual_size(thing: Any, predictor: Predictor) -> tuple[int, int | None]:
-    """How many datasets, of how many points, unless it is said otherwise."""
-    if isinstance(predictor, TextPredictor):
-        return TEXT_DATASETS, TEXT_POINTS
-    if isinstance(predictor, EstimatorPredictor):
-        return ESTIMATOR_DATASETS, None
-    return (PROGRAM_DATASETS if isinstance(thing, Program) else DATASETS), None
 
 
 def show_phases(subject: Subject, options: Options) -> int:

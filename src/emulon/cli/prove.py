@@ -71,8 +71,12 @@ class CheckOptions(CommandOptions):
 
 
 def check_main(options: CheckOptions) -> int:
-    words, transcript = [str(options.certificate)], _is_transcript(options.certificate)
-    found, refused = io.StringIO(), io.StringIO()
+    words, found, refused = [str(options.certificate)], io.StringIO(), io.StringIO()
+    try:
+        with open(options.certificate, "rb") as file:
+            transcript = file.read(100).lstrip().startswith(b"until:")  # as a prompt does
+    except OSError:  # the checker of certificates says why
+        transcript = False
     if options.within is not None:
         if not transcript:
             raise BadUsage("--within is for transcripts; a certificate has its own bound")
@@ -90,15 +94,6 @@ def check_main(options: CheckOptions) -> int:
     else:
         say(finding)
     return options.finish({"holds": code == 0, "finding": finding}) or code
-
-
-def _is_transcript(path: Path) -> bool:
-    """Whether a file begins as a prompt does; what cannot be read is left to the checker of certificates."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(100).lstrip().startswith(b"until:")
-    except OSError:
-        return False
 
 
 COMMANDS = {

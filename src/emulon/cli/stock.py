@@ -180,26 +180,19 @@ def _run(options: RunOptions) -> int:
             )
         after = model.sha256
     columns = ("method", "rows", "steps", "before ≤", "error ≤", "to theirs", "words/s")
+    caption = (
+        "before ≤: proved from the prompt alone, of any written weight against the exact iterate. error ≤: the same, "
+        "from the transcript. solver: the same objective on these rows, solved by linear algebra (squares) or "
+        "scikit-learn"
+    )
+    rows = []
+    for each in records:
+        steps = f"{each['steps']}{' overflow' if each['overflow'] else ''}"
+        bounds = [f"{each[name]:.1e}" for name in ("bound before the run", "bound of this run")]
+        theirs = "–" if each["distance to the solver"] is None else f"{each['distance to the solver']:.1e}"
+        rows.append((each["method"], str(each["rows"]), steps, *bounds, theirs, str(each["words a second"])))
     say(
-        table(
-            columns,
-            [
-                (
-                    each["method"],
-                    str(each["rows"]),
-                    f"{each['steps']}{' overflow' if each['overflow'] else ''}",
-                    f"{each['bound before the run']:.1e}",
-                    f"{each['bound of this run']:.1e}",
-                    "–" if each["distance to the solver"] is None else f"{each['distance to the solver']:.1e}",
-                    str(each["words a second"]),
-                )
-                for each in records
-            ],
-            caption="before ≤: proved from the prompt alone, of any written weight against the exact iterate. "
-            "error ≤: the same, from the transcript. "
-            "solver: the same objective on these rows, solved by linear algebra (squares) or scikit-learn",
-            words=("method",),
-        ),
+        table(columns, rows, caption=caption, words=("method",)),
         f"model sha256 {before}",
         f"after        {after} ({'the same' if before == after else 'CHANGED'})",
     )

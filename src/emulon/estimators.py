@@ -5,7 +5,7 @@ Constructors take anything and check nothing, as scikit-learn asks: parameters a
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,13 +45,8 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         scale: Any = True,
         interpreter: Any = None,
     ) -> None:
-        self.algorithm = algorithm
-        self.steps = steps
-        self.penalty = penalty
-        self.tolerance = tolerance
-        self.fit_intercept = fit_intercept
-        self.scale = scale
-        self.interpreter = interpreter
+        self.algorithm, self.steps, self.penalty, self.tolerance = algorithm, steps, penalty, tolerance
+        self.fit_intercept, self.scale, self.interpreter = fit_intercept, scale, interpreter
 
     def _scaler(self, columns: np.ndarray, weight: np.ndarray | None = None, free: bool = True) -> StandardScaler:
         scaler = StandardScaler(with_mean=self.fit_intercept and free, with_std=self.scale and free)
@@ -61,7 +56,9 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         """Every row of `targets` is one element of the batch: one program runs them all."""
         batch = torch.tensor(x, device="cpu").expand(len(targets), *x.shape)
         data = (batch, torch.tensor(targets, device="cpu"))
-        algorithm = _with_one_step_size(algorithm, *data)
+        sizes = descent_of(algorithm).resolved_step_size(*data)
+        if sizes.min() < sizes.max() and is_dataclass(algorithm):  # one program runs all targets, with one step size
+            algorithm = replace(algorithm, step_size=sizes.min().item())
         # With the domain of the data: whether an intercept is fitted is this estimator's own parameter.
         program = compile(algorithm, domain_from_data(descent_of(algorithm), *data), self.tolerance, data=data)
         interpreter = Interpreter.fitting(program) if self.interpreter is None else self.interpreter
@@ -79,14 +76,6 @@ class _Emulated(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no typ
         x = validate_data(self, x, reset=False, dtype=np.float64)
         scores: np.ndarray = x @ np.transpose(self.coef_) + self.intercept_
         return scores
-
-
-def _with_one_step_size(algorithm: Algorithm, x: torch.Tensor, y: torch.Tensor) -> Algorithm:
-    """Where targets would choose different step sizes, the smallest of them is given to all: one program runs them."""
-    sizes = descent_of(algorithm).resolved_step_size(x, y)
-    if sizes.min() == sizes.max() or not is_dataclass(algorithm):
-        return algorithm
-    return replace(algorithm, step_size=sizes.min().item())
 
 
 class EmulatedRegressor(MultiOutputMixin, RegressorMixin, _Emulated):  # type: ignore[misc]  # as above
@@ -190,12 +179,10 @@ def _algorithm_and_descent(estimator: _Emulated, kind: Kind) -> tuple[Algorithm,
     if not isinstance(algorithm, Algorithm):
         raise EmulonError(f"algorithm is a name or an Algorithm, not {type(algorithm).__name__}")
     given = {name: getattr(estimator, name) for name in ("steps", "penalty") if getattr(estimator, name) is not None}
-    known: set[str] = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
     for name in given:
-        if name not in known:
+        if not is_dataclass(algorithm) or not hasattr(algorithm, name):
             raise EmulonError(f"{type(algorithm).__name__} has no {name}; leave it out")
-    # What is no dataclass knows no names, and was refused.
-    algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]  # see above
+    algorithm = replace(algorithm, **given) if given else algorithm  # type: ignore[type-var]  # it is a dataclass
     descent = descent_of(algorithm)
     if descent.loss.link.kind != kind:
         other = "EmulatedClassifier" if kind == "regression" else "EmulatedRegressor"

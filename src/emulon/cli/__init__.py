@@ -73,11 +73,8 @@ SCRIPTS = {"reproduce": "python -m reproduce", "fuzz": "make fuzz MINUTES=10"}
 SCRIPTS |= {"bench": "python -m benchmarks.performance", "speedrun": "python -m benchmarks.speedrun"}
 SCRIPTS |= {name: f"python -m reproduce.text {name}" for name in ("corpus", "translate", "classify")}
 MOVED = {name: f"{script} now, in a checkout of the repository" for name, script in SCRIPTS.items()}
-MOVED |= {
-    "publish": "python examples/publish_collection.py FOLDER now, in a checkout of the repository",
-    "certify": "emulon compile … --certificate now",
-    "probe": "emulon.identification.linear_probe now, in Python",
-}
+MOVED |= {"publish": "python examples/publish_collection.py FOLDER now, in a checkout of the repository"}
+MOVED |= {"certify": "emulon compile … --certificate now", "probe": "emulon.identification.linear_probe now, in Python"}
 HELP = """usage: emulon COMMAND … | emulon COMMAND --help | emulon --version | emulon --completion bash|zsh|tcsh
 
 Learning algorithms compiled into one frozen softmax transformer, with a proved error.
@@ -97,8 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = _current(list(sys.argv[1:] if argv is None else argv))
     command = words[0] if words else "--help"
     if command in ("-h", "--help"):
-        lines = [[f"{group}:", *(f"  {name:<13} {what}" for name, what in of.items())] for group, of in GROUPS.items()]
-        print(HELP.format(commands="\n".join(line for group in lines for line in [*group, ""])))
+        groups = [[f"{name}:", *(f"  {word:<13} {what}" for word, what in of.items())] for name, of in GROUPS.items()]
+        print(HELP.format(commands="\n".join(line for group in groups for line in [*group, ""])))
         return 0
     if command == "--version":
         print(f"emulon {emulon.__version__}")
@@ -116,10 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.filterwarnings("ignore", "the (interpolation|certificate) of ", UserWarning)
     try:
         return print_completion(words[1:]) if command == "--completion" else _run(command, words[1:])
-    except WorkFailed as error:
-        return _refuse(f"emulon {command}", str(error), 1)
-    except MemoryError as error:
-        return _refuse(f"emulon {command}", f"out of memory: {error}", 1)
+    except (WorkFailed, MemoryError) as error:
+        return _refuse(f"emulon {command}", f"{'out of memory: ' * isinstance(error, MemoryError)}{error}", 1)
     # Errors meant for the user; anything else is a bug and keeps its traceback.
     except (EmulonError, OSError) as error:
         return _refuse(f"emulon {command}", str(error))

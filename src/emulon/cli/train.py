@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,14 +86,13 @@ class Options(DeviceConfig, EvaluationConfig, ScheduleConfig, OptimiserConfig, M
 
     @property
     def config(self) -> TrainConfig:
-        return TrainConfig.of(**_values(self))
+        return TrainConfig.of(**{name: getattr(self, name) for name in OPTIONS})
 
     @property
     def changes(self) -> dict[str, Any]:
         """What was given beyond the defaults of the preset and the recipe, and these two."""
-        start = self.defaults() or type(self)()
-        changed = {name: value for name, value in _values(self).items() if value != getattr(start, name)}
-        return changed | ({} if self.preset is None else {"preset": self.preset})
+        start, preset = self.defaults() or type(self)(), {} if self.preset is None else {"preset": self.preset}
+        return {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != getattr(start, name)} | preset
 
 
 def main(options: Options) -> int:
@@ -100,17 +100,14 @@ def main(options: Options) -> int:
         return _train_grid(options)
     if options.model and (others := [name for name in options.changed() if name in GRID]):
         raise BadUsage(f"{others[0]} is for grids; say with --vary NAME=VALUES what varies")
+    if options.resume is not None and options.changed("resume", "report"):
+        raise BadUsage("--resume takes a run's folder and nothing else: its configuration is in the folder")
+    if options.resume is None and not options.model:
+        raise BadUsage(f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN")
+    out = options.resume or options.out or Path("runs") / options.model
     try:
-        if options.resume is not None:
-            if options.changed("resume", "report"):
-                raise BadUsage("--resume takes a run's folder and nothing else: its configuration is in the folder")
-            out, trained = options.resume, resume(options.resume)
-        else:
-            if not options.model:
-                raise BadUsage(f"say which model to train: {', '.join(Learner.registry)}; or --resume RUN")
-            out = options.out or Path("runs") / options.model
-            trained = train(options.config, out)
-    except (BadUsage, BadConfig, NoRun):
+        trained = train(options.config, out) if options.resume is None else resume(out)
+    except (BadConfig, NoRun):
         raise
     except EmulonError as error:
         raise WorkFailed(str(error)) from error
@@ -144,13 +141,9 @@ def _train_grid(options: Options) -> int:
     runs = runs_of(options.changes, read_words(options.vary), out)
     make_folder(out)
     with progress() as report_progress:
-        if options.slurm:
-            reasons = train_all(runs, slurm_executor(out, _slurm_settings(options.slurm)), report_progress)
-        elif options.jobs > 1:
-            with Processes(options.jobs) as processes:
-                reasons = train_all(runs, processes, report_progress)
-        else:
-            reasons = train_all(runs, report_progress=report_progress)
+        executor = slurm_executor(out, _slurm_settings(options.slurm)) if options.slurm else None
+        with nullcontext(executor) if options.jobs == 1 else Processes(options.jobs) as executor:
+            reasons = train_all(runs, executor, report_progress)
     rows = [_row(run) | ({"failed": reasons[run.name]} if run.name in reasons else {}) for run in runs]
     varies = {name: list(dict.fromkeys(run.values[name] for run in runs)) for name in runs[0].values}
     record = provenance() | {"varies": varies, "runs": rows}
@@ -201,10 +194,6 @@ def errors_table(record: Mapping[str, Any]) -> Any:
     columns = (*record["varies"], "steps", "seconds", *(ERRORS[name] for name in measured), "")
     caption = "" if TEXT in measured else "squared errors over the number of features d"
     return table(columns, rows, caption=caption)
-
-
-def _values(options: Options) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in OPTIONS}
 
 
 COMMANDS = {"train": Command(Options, main, EXAMPLES)}

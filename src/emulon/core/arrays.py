@@ -81,14 +81,14 @@ def as_tensor(value: Any, name: str = "the data") -> Tensor:
             array = array.astype(np.float64)
     except (TypeError, ValueError):
         raise BadShape(f"{name} is no array of numbers; give rows of equal length, text encoded first") from None
-    if array.dtype.kind not in "biufc":
+    kind, size = array.dtype.kind, array.dtype.itemsize
+    if kind not in "biufc":
         raise EmulonError(f"{name} holds {array.dtype.name}, not numbers; encode it as numbers first")
-    if isinstance(value, list | tuple | int | float) and array.dtype.kind in "iu":
+    plain = isinstance(value, list | tuple | int | float) and kind in "iu"
+    if plain or (kind == "u" and size == 8) or (kind == "f" and size > 8):
         array = array.astype(np.float64)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.float64 if array.dtype.itemsize == 8 else np.int64)
-    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
+    elif kind == "u" and size > 1:
+        array = array.astype(np.int64)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("=")).reshape(array.shape)
     return torch.from_numpy(array if array.flags.writeable else array.copy())
 

@@ -40,37 +40,17 @@ def stream_seed(seed: int, step: int) -> int:
 
 
 def at_step(generator: torch.Generator, seed: int, step: int) -> torch.Generator:
-    """Put a generator where step `step` of seed `seed` begins. Legal between the replays of a CUDA graph.
-
-    Args:
-        generator: Changed in place.
-        seed: Of the run.
-        step: From 0; −1 is the evaluation's.
-    Returns:
-        The generator.
-    """
+    """Put a generator where step `step` of seed `seed` begins, and return it; legal between replays of a CUDA graph."""
     return generator.manual_seed(stream_seed(seed, step))
 
 
 def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
-    """Draw from N(0, 1), on the generator's device.
-
-    Args:
-        generator: Source of randomness.
-        *shape: Of the result.
-        dtype: Of the result.
-    """
+    """Draw from N(0, 1), on the generator's device."""
     return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
 
 
 def uniform(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
-    """Draw from [0, 1), on the generator's device.
-
-    Args:
-        generator: Source of randomness.
-        *shape: Of the result.
-        dtype: Of the result.
-    """
+    """Draw from [0, 1), on the generator's device."""
     return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
 
 
@@ -138,13 +118,7 @@ def interleave(xs: Inputs, ys: Values) -> Float[Tensor, "batch tokens width"]:
 
 
 def deinterleave(tokens: Float[Tensor, "batch tokens width"]) -> tuple[Inputs, Float[Tensor, "batch answered"]]:
-    """Read tokens of `interleave` again.
-
-    Args:
-        tokens: (batch, 2·points − 1, features + 1).
-    Returns:
-        The points, and the targets that the tokens show: one fewer.
-    """
+    """The points of tokens of `interleave`, and the targets that they show: one fewer."""
     return tokens[:, 0::2, 1:], tokens[:, 1::2, 0]
 
 
@@ -248,13 +222,7 @@ class Task(ABC):
 
 
 def task_options(name: str) -> tuple[str, ...]:
-    """The options a task takes: the fields of its class.
-
-    Args:
-        name: A key of `TASKS`.
-    Raises:
-        EmulonError: There is no such task.
-    """
+    """The options a task takes, the fields of its class; `EmulonError` where there is no such task."""
     return _options(TASKS.named(name))
 
 

@@ -16,14 +16,14 @@ from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import NotAPredictor, predict_at
 from emulon.identification import identify
 from emulon.identification.adapters import TextPredictor
-from emulon.identification.loading import _module, load_predictor, load_subject
+from emulon.identification.loading import load_module, load_predictor, load_subject
 from emulon.machine.programs import sgd
 from emulon.machine.targets.gpt2 import save_gpt2
 from emulon.tasks import Linear, SparseLinear
 
 transformers = pytest.importorskip("transformers", reason="pip install 'emulon[hf]'")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "public_runs.py"
-public_runs = _module(str(EXAMPLE))
+public_runs = load_module(str(EXAMPLE))
 
 SIZES = {"n_dims": 3, "n_positions": 9, "n_embd": 16, "n_layer": 2, "n_head": 2}
 

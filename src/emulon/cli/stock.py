@@ -189,8 +189,8 @@ def _run(options: RunOptions) -> int:
     for each in records:
         steps = f"{each['steps']}{' overflow' if each['overflow'] else ''}"
         bounds = [f"{each[name]:.1e}" for name in ("bound before the run", "bound of this run")]
-        theirs = "–" if each["distance to the solver"] is None else f"{each['distance to the solver']:.1e}"
-        rows.append((each["method"], str(each["rows"]), steps, *bounds, theirs, str(each["words a second"])))
+        distance = "–" if each["distance to the solver"] is None else f"{each['distance to the solver']:.1e}"
+        rows.append((each["method"], str(each["rows"]), steps, *bounds, distance, str(each["words a second"])))
     say(
         table(columns, rows, caption=caption, words=("method",)),
         f"model sha256 {before}",

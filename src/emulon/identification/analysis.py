@@ -61,7 +61,11 @@ class ImplicitWeights:
 
 
 def weight_difference(a: object, b: object, task: RegressionTask, **sampling: Unpack[Sampling]) -> Curve:
-    """The distance of the implicit weights of two predictors; arguments of `squared_prediction_difference`."""
+    """The distance of the implicit weights of two predictors.
+
+    Args:
+        a, b, task, **sampling: As of `squared_prediction_difference`.
+    """
     first, second = adapt(a), adapt(b)
     drawn = draw(task, first, second, **sampling)
     fresh = fresh_queries(task, drawn, sampling.get("seed", 0))

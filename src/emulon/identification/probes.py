@@ -75,13 +75,21 @@ def interleaved(count: int) -> tuple[str, ...]:
 
 
 def moments(xs: Inputs, ys: Targets) -> Float[Tensor, "datasets prefixes features"]:
-    """Xᵀy of the first 0, 1, 2, … examples."""
+    """Xᵀy of the first 0, 1, 2, … examples.
+
+    Args:
+        xs, ys: Points and targets.
+    """
     sums = (xs * ys.unsqueeze(-1)).cumsum(dim=1)
     return torch.cat([torch.zeros_like(sums[:, :1]), sums], dim=1)
 
 
 def prefix_weights(algorithm: Algorithm, xs: Inputs, ys: Targets) -> Float[Tensor, "datasets prefixes features"]:
-    """An algorithm's weights on the first 0, 1, 2, … examples (zero on none)."""
+    """An algorithm's weights on the first 0, 1, 2, … examples (zero on none).
+
+    Args:
+        algorithm, xs, ys: What is run, points and targets.
+    """
     solved = [algorithm.run(xs[:, :n], ys[:, :n]) for n in range(1, xs.shape[1] + 1)]
     return torch.stack([torch.zeros_like(solved[0]), *solved], dim=1)
 

@@ -177,7 +177,11 @@ def score(kind: Kind, targets: np.ndarray, answers: np.ndarray) -> float:
 
 
 def load(source: str, target: str | None = None, **choices: Any) -> Data:
-    """A named set, or a file with a header and one column of it to predict; arguments and refusals of `load_each`."""
+    """A named set, or a file with a header and one column of it to predict.
+
+    Args:
+        source, target, **choices: As of `load_each`, with one target.
+    """
     first, *more = load_each(source, target, **choices)
     if more:
         raise BadData(f"--target names {1 + len(more)} columns where one is taken; emulon run takes several")

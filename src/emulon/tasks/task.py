@@ -40,17 +40,29 @@ def stream_seed(seed: int, step: int) -> int:
 
 
 def at_step(generator: torch.Generator, seed: int, step: int) -> torch.Generator:
-    """Put a generator where step `step` of seed `seed` begins, and return it; legal between replays of a CUDA graph."""
+    """Put a generator where step `step` of seed `seed` begins, and return it; legal between replays of a CUDA graph.
+
+    Args:
+        generator, seed, step: As of `stream_seed`; the generator is changed in place.
+    """
     return generator.manual_seed(stream_seed(seed, step))
 
 
 def normal(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
-    """Draw from N(0, 1), on the generator's device."""
+    """Draw from N(0, 1), on the generator's device.
+
+    Args:
+        generator, *shape, dtype: As of `torch.randn`.
+    """
     return torch.randn(*shape, generator=generator, device=generator.device, dtype=dtype)
 
 
 def uniform(generator: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "*shape"]:
-    """Draw from [0, 1), on the generator's device."""
+    """Draw from [0, 1), on the generator's device.
+
+    Args:
+        generator, *shape, dtype: As of `torch.rand`.
+    """
     return torch.rand(*shape, generator=generator, device=generator.device, dtype=dtype)
 
 
@@ -118,7 +130,11 @@ def interleave(xs: Inputs, ys: Values) -> Float[Tensor, "batch tokens width"]:
 
 
 def deinterleave(tokens: Float[Tensor, "batch tokens width"]) -> tuple[Inputs, Float[Tensor, "batch answered"]]:
-    """The points of tokens of `interleave`, and the targets that they show: one fewer."""
+    """The points of tokens of `interleave`, and the targets that they show: one fewer.
+
+    Args:
+        tokens: (batch, 2·points − 1, features + 1).
+    """
     return tokens[:, 0::2, 1:], tokens[:, 1::2, 0]
 
 
@@ -222,7 +238,11 @@ class Task(ABC):
 
 
 def task_options(name: str) -> tuple[str, ...]:
-    """The options a task takes, the fields of its class; `EmulonError` where there is no such task."""
+    """The options a task takes, the fields of its class; `EmulonError` where there is no such task.
+
+    Args:
+        name: A key of `TASKS`.
+    """
     return _options(TASKS.named(name))
 
 

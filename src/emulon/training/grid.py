@@ -97,10 +97,10 @@ def runs_of(base: Mapping[str, Any], vary: Mapping[str, Sequence[Any]], out: Pat
         if len(set(values)) < len(values):
             raise BadGrid(f"a value of {name} is given twice: {', '.join(map(str, values))}")
     runs = []
-    for each in product(*vary.values()):
-        values = dict(zip(vary, each, strict=True))
-        name = re.sub(r"[^\w.,=+-]", "-", ",".join(f"{name}={value}" for name, value in values.items()))
-        runs.append(Run(values, _config({**base, **values}), out / name))
+    for combination in product(*vary.values()):
+        chosen = dict(zip(vary, combination, strict=True))
+        name = re.sub(r"[^\w.,=+-]", "-", ",".join(f"{name}={value}" for name, value in chosen.items()))
+        runs.append(Run(chosen, _config({**base, **chosen}), out / name))
         _require_sense(runs[-1])
     return tuple(runs)
 

@@ -130,11 +130,10 @@ def _in_float8(model: Any) -> None:
         product = torch._scaled_mm(rows, weight.t(), scale_a=scale, scale_b=unit, out_dtype=x.dtype)
         return product.view(*x.shape[:-1], -1)
 
-    module: Any
-    for module in model.get_decoder().modules():
-        if isinstance(module, torch.nn.Linear):
-            weight, unit = scaled(module.weight.detach())
-            module.forward = partial(forward, weight=weight, unit=unit)
+    linear: list[Any] = [part for part in model.get_decoder().modules() if isinstance(part, torch.nn.Linear)]
+    for module in linear:
+        weight, unit = scaled(module.weight.detach())
+        module.forward = partial(forward, weight=weight, unit=unit)
 
 
 def _add(name: str, dtype: str, attention: str, *, plain: bool = False, family: str = "llama", **how: Any) -> None:

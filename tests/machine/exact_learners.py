@@ -1,9 +1,11 @@
-"""The algorithms that the programs must reproduce, in plain tensor code: one prediction per position."""
+"""The algorithms that programs must reproduce, in plain tensor code (one prediction per position), and their data."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
 
 
 def exact_sgd(
@@ -49,6 +51,14 @@ def exact_moving_average(ys: Tensor, decay: float) -> Tensor:
     for i in range(ys.shape[-1] - 1):
         out.append(decay * out[-1] + (1 - decay) * ys[..., i])
     return torch.stack(out, dim=-1)
+
+
+# A program for 6 examples of 3 features, and what it must predict.
+LEARNERS = {
+    "sgd": (lambda: sgd(3, 6, 0.05, ridge=0.1), lambda xs, ys: exact_sgd(xs, ys, 0.05, 0.1)),
+    "sherman_morrison": (lambda: sherman_morrison(3, 6, 0.5), lambda xs, ys: exact_ridge(xs, ys, 0.5)),
+    "batch": (lambda: batch_gradient_descent(3, 6, 0.1, 4), lambda xs, ys: exact_batch(xs, ys, 0.1, 4)),
+}
 
 
 def gaussian_data(batch: int, samples: int, features: int) -> tuple[Tensor, Tensor]:

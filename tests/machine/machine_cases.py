@@ -1,7 +1,8 @@
-"""One table of single instructions, and the networks that programs are run in: ours and those of transformers."""
+"""Single instructions as programs, and the networks that programs are run in: ours and those of transformers."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,160 +18,75 @@ from emulon.machine.transformer import result_name
 from emulon.planted.architecture import ARCHITECTURES
 
 TOKENS = 6
+PREVIOUS, EVEN = Lookup("previous", (None, *range(1, TOKENS))), Average("even", (2, 4, 6))
+SECOND = Lookup("token 2", (None, *(2 for _ in range(TOKENS - 1))))
+Inputs = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Case:
-    """`build` appends the instruction and returns its target; `exact` says what it must hold."""
+    """`write` appends an instruction that writes a new register of shape `into`, or the input of that name."""
 
     name: str
     inputs: dict[str, tuple[int | tuple[int, int], float]]
-    build: Callable[..., Register]
-    exact: Callable[..., Tensor]
-    positive: tuple[str, float] | None = None  # an input, and its least value
+    into: int | tuple[int, int] | str
+    write: Callable[..., None]
+    positive: float | None = None  # the least value of the input b
 
     def program(self) -> RegisterProgram:
         program = RegisterProgram(self.name, TOKENS)
         registers = {name: program.input(name, shape, bound=bound) for name, (shape, bound) in self.inputs.items()}
-        return program.returns(self.build(program, **registers))
+        if isinstance(self.into, str):
+            target = registers[self.into]
+        else:
+            target = program.register("c", self.into, symmetric="symmetric" in self.name)
+        self.write(program, target, **registers)
+        return program.returns(target)
 
     def scaled(self, draw: random.Random) -> Case:
-        """On inputs of other sizes, but for what is divided by."""
-        kept = self.positive[0] if self.positive else ""
+        """On inputs of other sizes, but for a divisor."""
+        kept = "b" if self.positive else ""
         sizes = {name: bound * (name == kept or 10 ** draw.uniform(-3, 3)) for name, (_, bound) in self.inputs.items()}
         return replace(self, inputs={name: (shape, sizes[name]) for name, (shape, _) in self.inputs.items()})
 
-    def draw(self, batch: int, dtype: torch.dtype, *, corners: bool) -> dict[str, Tensor]:
-        """Uniform draws from the whole domain, or its corners, where products are largest."""
+    def draw(self, batch: int) -> dict[str, Tensor]:
+        """Float32 numbers: half are drawn from the whole domain, half are its corners, where products are largest."""
         out = {}
         for name, (shape, bound) in self.inputs.items():
-            size = shape if isinstance(shape, int) else shape[0] * shape[1]
+            size = shape if isinstance(shape, int) else math.prod(shape)
             values = 2 * torch.rand(batch, TOKENS, size, dtype=torch.float64) - 1
-            values = values.sign() if corners else values
-            if self.positive and name == self.positive[0]:
-                least = self.positive[1] / bound
-                values = least + (1 - least) * (values.abs() if not corners else (values > 0).double())
-            out[name] = (bound * values).to(dtype)
+            values[::2] = values[::2].sign()
+            if self.positive and name == "b":
+                values = (self.positive + (bound - self.positive) * (values + 1) / 2) / bound
+            out[name] = (bound * values).float()
         return out
 
 
-def _mov(program: RegisterProgram, a: Register) -> Register:
-    b = program.register("b", a.shape)
-    program.mov(b, a, at=Lookup("previous", (None, *range(1, TOKENS))))
-    return b
-
-
-def _fetch(program: RegisterProgram, a: Register) -> Register:
-    b = program.register("b", a.shape)
-    program.mov(b, a, at=Lookup("token 2", (None, *(2 for _ in range(TOKENS - 1)))))
-    return b
-
-
-def _mean(program: RegisterProgram, a: Register) -> Register:
-    b = program.register("b", a.shape)
-    program.mov(b, a, at=Average("even", (2, 4, 6)))
-    return b
-
-
-def _exact_mean(a: Tensor) -> Tensor:
-    out = torch.zeros_like(a)
-    for token in range(1, TOKENS + 1):
-        members = [m - 1 for m in (2, 4, 6) if m <= token]
-        if members:
-            out[:, token - 1] = a[:, members].mean(dim=1)
-    return out
-
-
-def _aff(program: RegisterProgram, a: Register, b: Register) -> Register:
-    c = program.register("c", a.shape)
-    program.aff(c, 2.0 * a - 0.5 * b + 1.0)
-    return c
-
-
-def _overwrite(program: RegisterProgram, a: Register, b: Register) -> Register:
-    program.aff(a, 0.5 * a - b)
-    return a
-
-
-def _dot(program: RegisterProgram, a: Register, b: Register) -> Register:
-    c = program.register("c")
-    program.dot(c, a, b)
-    return c
-
-
-def _mul(program: RegisterProgram, a: Register, b: Register) -> Register:
-    c = program.register("c", (3, 2))
-    program.mul(c, a, b)
-    return c
-
-
-def _outer(program: RegisterProgram, a: Register) -> Register:
-    c = program.register("c", (a.size, a.size), symmetric=True)
-    program.mul(c, a, a.T)
-    return c
-
-
-def _scaled_in_place(program: RegisterProgram, a: Register, b: Register) -> Register:
-    program.mul(a, a, b)
-    return a
-
-
-def _clip(program: RegisterProgram, a: Register, b: Register) -> Register:
-    c = program.register("c", a.shape)
-    program.clip(c, a - 2.0 * b, 0.7)
-    return c
-
-
-def _clip_in_place(program: RegisterProgram, a: Register) -> Register:
-    program.clip(a, 3.0 * a, 40.0)
-    return a
-
-
-def _like(program: RegisterProgram, a: Register, b: Register) -> Register:
-    c = program.register("c")
-    program.mov(c, b, at=Matched("like", (2, 3, 6), True, "a", "a", a.size, 1.5, 1.5 * 4 * 1.01))
-    return c
-
-
-def _exact_like(a: Tensor, b: Tensor) -> Tensor:
-    out = torch.zeros_like(b)
-    for token in range(2, TOKENS + 1):
-        members = [m - 1 for m in (2, 3, 6) if m <= token]
-        weights = torch.softmax(1.5 * (a[:, token - 1 : token] * a[:, members]).sum(-1), dim=-1)
-        out[:, token - 1, 0] = (weights * b[:, members, 0]).sum(-1)
-    return out
-
-
-def _div(program: RegisterProgram, a: Register, b: Register) -> Register:
-    c, positive = program.register("c", a.shape), program.register("positive")
+def divided(program: RegisterProgram, c: Register, a: Register, b: Register) -> None:
+    positive = program.register("positive")
     program.aff(positive, b, invariant=Invariant("drawn so", low=0.5))
     program.div(c, a, positive)
-    return c
 
 
-def _matrices(a: Tensor, b: Tensor) -> Tensor:
-    return (a.unflatten(-1, (3, 4)) @ b.unflatten(-1, (4, 2))).flatten(-2)
+def alike(program: RegisterProgram, c: Register, a: Register, b: Register) -> None:
+    program.mov(c, b, at=Matched("like", (2, 3, 6), True, "a", "a", a.size, 1.5, 1.5 * 4 * 1.01))
 
 
+FOUR = {"a": (4, 7.0)}
 CASES = [
-    Case("mov", {"a": (4, 7.0)}, _mov, lambda a: torch.cat([torch.zeros_like(a[:, :1]), a[:, :-1]], dim=1)),
-    Case(
-        "mov from one token",
-        {"a": (4, 7.0)},
-        _fetch,
-        lambda a: torch.cat([0 * a[:, :1], a[:, 1:2].expand(-1, 5, -1)], 1),
-    ),
-    Case("mov of a mean", {"a": (4, 7.0)}, _mean, _exact_mean),
-    Case("aff", {"a": (4, 7.0), "b": (4, 0.1)}, _aff, lambda a, b: 2 * a - 0.5 * b + 1),
-    Case("aff in place", {"a": (4, 7.0), "b": (4, 3.0)}, _overwrite, lambda a, b: 0.5 * a - b),
-    Case("dot", {"a": (8, 7.0), "b": (8, 0.1)}, _dot, lambda a, b: (a * b).sum(-1, keepdim=True)),
-    Case("mul", {"a": ((3, 4), 70.0), "b": ((4, 2), 0.1)}, _mul, _matrices),
-    Case("mul, symmetric", {"a": (5, 3.0)}, _outer, lambda a: (a[..., None] * a[..., None, :]).flatten(-2)),
-    Case("mul in place", {"a": (4, 3.0), "b": (1, 100.0)}, _scaled_in_place, lambda a, b: a * b),
-    Case("clip", {"a": (4, 2.0), "b": (4, 0.5)}, _clip, lambda a, b: (a - 2 * b).clamp(-0.7, 0.7)),
-    Case("clip in place", {"a": (3, 100.0)}, _clip_in_place, lambda a: (3 * a).clamp(-40.0, 40.0)),
-    Case("mov of a mean of what is alike", {"a": (4, 1.0), "b": (1, 7.0)}, _like, _exact_like),
-    Case("div", {"a": (4, 7.0), "b": (1, 20.0)}, _div, lambda a, b: a / b, positive=("b", 0.5)),
+    Case("mov", FOUR, 4, lambda p, c, a: p.mov(c, a, at=PREVIOUS)),
+    Case("mov from one token", FOUR, 4, lambda p, c, a: p.mov(c, a, at=SECOND)),
+    Case("mov of a mean", FOUR, 4, lambda p, c, a: p.mov(c, a, at=EVEN)),
+    Case("aff", {**FOUR, "b": (4, 0.1)}, 4, lambda p, c, a, b: p.aff(c, 2.0 * a - 0.5 * b + 1.0)),
+    Case("aff in place", {**FOUR, "b": (4, 3.0)}, "a", lambda p, c, a, b: p.aff(a, 0.5 * a - b)),
+    Case("dot", {"a": (8, 7.0), "b": (8, 0.1)}, 1, lambda p, c, a, b: p.dot(c, a, b)),
+    Case("mul", {"a": ((3, 4), 70.0), "b": ((4, 2), 0.1)}, (3, 2), lambda p, c, a, b: p.mul(c, a, b)),
+    Case("mul, symmetric", {"a": (5, 3.0)}, (5, 5), lambda p, c, a: p.mul(c, a, a.T)),
+    Case("mul in place", {"a": (4, 3.0), "b": (1, 100.0)}, "a", lambda p, c, a, b: p.mul(a, a, b)),
+    Case("clip", {"a": (4, 2.0), "b": (4, 0.5)}, 4, lambda p, c, a, b: p.clip(c, a - 2.0 * b, 0.7)),
+    Case("clip in place", {"a": (3, 100.0)}, "a", lambda p, c, a: p.clip(a, 3.0 * a, 40.0)),
+    Case("mov of a mean of what is alike", {"a": (4, 1.0), "b": (1, 7.0)}, 1, alike),
+    Case("div", {**FOUR, "b": (1, 20.0)}, 4, divided, positive=0.5),
 ]
 
 
@@ -190,7 +106,6 @@ def every_operator() -> RegisterProgram:
     return program.returns(ratio)
 
 
-Inputs = Mapping[str, Tensor]
 Held = tuple[dict[str, Tensor], Mapping[str, Certificate]]
 
 

@@ -10,7 +10,7 @@ import torch
 from emulon.certify import Domain, Spectrum
 from emulon.certify.balls import FloatBall
 from emulon.core.errors import BadProgram
-from emulon.machine.carry_out import at_start, results
+from emulon.machine.evaluate import initial_values, results
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
 from emulon.machine.programs.ridge import NEAR, elimination_steps
@@ -39,7 +39,7 @@ def drawn(program: RegisterProgram, features: int, samples: int, ridge: float) -
 
 
 def answers(program: RegisterProgram, xs: torch.Tensor, ys: torch.Tensor, added: dict[int, FloatBall]) -> torch.Tensor:
-    held = at_start(program, program.prompt.fill(xs, ys), FloatBall)
+    held = initial_values(program, program.prompt.fill(xs, ys), FloatBall)
     *_, (_, last) = results(program, held, added)
     return last.high[..., 0::2, 0]
 
@@ -55,7 +55,7 @@ def test_it_solves_the_equations_within_its_ranges(features: int, ridge: float) 
         w = torch.linalg.solve(x.mT @ x + ridge * torch.eye(features, dtype=f64), x.mT @ y)[..., 0]
         found = answers(program, xs, ys, {})[:, count]
         assert (found - (w * xs[:, count]).sum(-1)).abs().max() < 1e-11
-    held = at_start(program, program.prompt.fill(xs, ys), FloatBall)
+    held = initial_values(program, program.prompt.fill(xs, ys), FloatBall)
     for one, result in results(program, held):
         invariant = one.invariant
         if invariant is not None and invariant.norm is not None:

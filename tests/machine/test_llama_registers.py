@@ -12,11 +12,8 @@ from emulon.core.errors import BadProgram
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets.llama_error import ABOVE, GATE, KINK, PAD_SIZE, ExactNorm
 from emulon.machine.targets.llama_registers import (
-    THETA,
     compile_registers,
-    config_of,
     gains,
-    still_places,
 )
 from emulon.machine.tokens import Average, Lookup
 from emulon.planted.architecture import ARCHITECTURES
@@ -89,14 +86,6 @@ def test_silu_and_softmax_are_as_the_certificate_assumes() -> None:
     assert torch.equal(silu(far), far) and not silu(-far).any()
 
 
-def test_the_places_that_match_stand_still() -> None:
-    for size, tokens in ((16, 12), (64, 12), (64, 128)):
-        places = still_places(size, tokens)
-        assert len(places) >= 5 and max(places) < size // 2
-        frequency = 1.0 / (THETA ** (torch.arange(0, size, 2).float() / size))
-        assert all(float(torch.cos(frequency[place] * tokens)) == 1.0 for place in places)
-
-
 def test_a_divisor_stands_in_for_the_pad_and_the_next_attention_puts_it_back() -> None:
     machine = compile_registers(every_operator())
     divided = [index for index, layer in enumerate(machine.layers) if layer.divisions]
@@ -117,12 +106,3 @@ def test_what_does_not_fit_is_refused_in_one_line() -> None:
     wide.aff(wide.register("b", 500), inputs[0])
     with pytest.raises(BadProgram, match="more than 4096 slots"):
         compile_registers(wide)
-
-
-def test_the_configuration_is_a_llamas() -> None:
-    machine = compile_registers(every_operator())
-    state = LLAMA.state(LLAMA.weights_of(machine), machine.layout.read("ratio"), f32)
-    config = config_of(state, machine.heads)
-    assert config["hidden_size"] == machine.width == 4 ** round(math.log(machine.width, 4))
-    assert config["num_hidden_layers"] == machine.depth and config["vocab_size"] == machine.program.tokens + 1
-    assert config["head_dim"] * config["num_attention_heads"] == machine.width

@@ -1,32 +1,26 @@
-"""A machine's run is measured against its own instructions, carried out in balls of twice the precision."""
+"""A machine's run is measured against its own instructions, evaluated in balls of twice the precision."""
 
 import pytest
 import torch
-from exact_learners import exact_batch, exact_ridge, exact_sgd
+from exact_learners import LEARNERS
 from machine_cases import CASES
+from oracle import expected
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.machine import carry_out
-from emulon.machine.carry_out import carried_out, distance
-from emulon.machine.programs import batch_gradient_descent, sgd, sherman_morrison
+from emulon.machine.evaluate import evaluate
+from emulon.machine.programs import batch_gradient_descent
 
 f64, f32 = torch.float64, torch.float32
-LEARNERS = {
-    "sgd": (lambda: sgd(3, 6, 0.05, ridge=0.1), lambda xs, ys: exact_sgd(xs, ys, 0.05, 0.1)),
-    "sherman_morrison": (lambda: sherman_morrison(3, 6, 0.5), lambda xs, ys: exact_ridge(xs, ys, 0.5)),
-    "batch": (lambda: batch_gradient_descent(3, 6, 0.1, 4), lambda xs, ys: exact_batch(xs, ys, 0.1, 4)),
-}
 
 
-@pytest.mark.parametrize("kind", [Ball, FloatBall])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_every_instruction_carried_out_is_what_it_must_be(case, kind):
-    program, inputs = case.program(), case.draw(3, f64, corners=False)
-    held = carried_out(program, inputs, kind)[program.output.name]
-    exact = case.exact(**inputs)
-    whole = program.output.enclosed(held)
-    torch.testing.assert_close(whole.high, exact.reshape(whole.high.shape), rtol=1e-13, atol=1e-13)
-    assert whole.radius.max() < (1e-19 if kind is Ball else 1e-11)
+def test_every_instruction_is_evaluated_as_the_oracle_does(case):
+    program, inputs = case.program(), case.draw(4)
+    exact = expected(program, inputs, program.output.name)
+    for kind, widest in ((Ball, 1e-19), (FloatBall, 1e-11)):
+        whole = program.output.enclosed(evaluate(program, inputs, kind)[program.output.name])
+        torch.testing.assert_close(whole.high, exact, rtol=1e-13, atol=1e-13)
+        assert whole.radius.max() < widest
 
 
 @pytest.mark.parametrize("dtype", [f64, f32])
@@ -51,10 +45,11 @@ def test_a_single_example_has_no_past_and_is_audited():
     assert run.audit.bound < 1e-9
 
 
-def test_where_float64_does_not_tell_twice_the_precision_is_asked(monkeypatch):
+def test_a_wrong_result_is_noticed(monkeypatch):
     machine = LEARNERS["sgd"][0]().compile()
-    run = machine.run(**machine.program.prompt.fill(torch.ones(6, 3, dtype=f64), torch.ones(6, dtype=f64)))
-    run.result[-1] += 1e-3
-    assert distance(machine.program, run.inputs, "guess", run.result).max() >= 1e-3 * (1 - 1e-6)
-    monkeypatch.setattr(carry_out, "NOTICED", 0.0)
-    assert run.audit.bound == pytest.approx(1e-3, rel=1e-6)
+    inputs = machine.program.prompt.fill(torch.ones(6, 3, dtype=f64), torch.ones(6, dtype=f64))
+    for noticed in (0.5, 0.0):  # at 0 the balls of twice the precision are asked
+        monkeypatch.setattr("emulon.machine.evaluate.NOTICED", noticed)
+        run = machine.run(**inputs)
+        run.result[-1] += 1e-3
+        assert run.audit.bound == pytest.approx(1e-3, rel=1e-6)

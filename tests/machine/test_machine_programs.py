@@ -9,7 +9,6 @@ from exact_learners import exact_batch, exact_moving_average, exact_ridge, exact
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import BadShape, OutOfDomain
-from emulon.machine import BadProgram
 from emulon.machine.programs import batch_gradient_descent, moving_average, sgd, sherman_morrison
 
 STEP = 0.05
@@ -136,23 +135,3 @@ def test_an_iterate_that_leaves_its_domain_is_refused_while_it_runs() -> None:
     model = sgd(2, 8, 3.0).compile()
     with pytest.raises(OutOfDomain, match=r"instruction \d+ \(aff w"):
         model.predict(xs, ys)
-
-
-def test_sherman_morrison_needs_a_ridge() -> None:
-    with pytest.raises(BadProgram, match="ridge > 0"):
-        sherman_morrison(2, 4, 0.0)
-
-
-def test_the_repr_tells_what_was_built() -> None:
-    text = repr(sgd(4, 8, STEP).compile())
-    for part in ("sgd", "depth 15", "width", "heads", "parameters", "error ≤", "float64"):
-        assert part in text
-
-
-def test_a_run_has_its_registers_its_result_and_the_certificate_for_every_input() -> None:
-    xs, ys = gaussian_data(3, 4, 2)
-    model = sgd(2, 4, STEP).compile()
-    run = model.run(**model.program.prompt.fill(xs, ys))
-    assert set(run.registers) == set(model.program.registers) and run["guess"] is run.result
-    assert torch.equal(model.program.prompt.predictions(run.result), model.predict(xs, ys))
-    assert run.certificate == model.certificate and run.certificate.scope == "domain"

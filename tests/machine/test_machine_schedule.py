@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from emulon.machine import Lookup, Register, RegisterProgram
@@ -19,27 +20,44 @@ def two_registers() -> tuple[RegisterProgram, Register, Register]:
     return program, program.input("a", 2, bound=1.0), program.input("b", 2, bound=1.0)
 
 
-def test_independent_products_share_a_layer() -> None:
-    program, a, b = two_registers()
-    program.dot(program.register("s"), a, b)
-    program.dot(program.register("t"), a, a)
-    assert layers_of(program) == ["1; 2"]
+def products(p, a, b):
+    p.dot(p.register("s"), a, b)
+    p.dot(p.register("t"), a, a)
 
 
-def test_a_read_from_elsewhere_and_a_product_of_it_share_a_layer() -> None:
+def read_and_product(p, a, b):
     """The attention comes before the MLP: this is RAW with K(i) ≠ i."""
-    program, a, b = two_registers()
-    program.mov(b, a, at=Lookup("previous", (None, 1, 2, 3)))
-    program.dot(program.register("s"), a, b)
-    assert layers_of(program) == ["1; 2"]
+    p.mov(b, a, at=Lookup("previous", (None, 1, 2, 3)))
+    p.dot(p.register("s"), a, b)
 
 
-def test_dependent_products_take_two_layers() -> None:
+def dependent_products(p, a, b):
+    s = p.register("s")
+    p.dot(s, a, b)
+    p.mul(p.register("t"), s, s)
+
+
+def divisions(p, a, b):
+    divisor = 1.0 * p.input("c", bound=0.5) + 2.0
+    p.div(p.register("d", 2), a, divisor)
+    p.div(p.register("e", 2), b, divisor)
+    p.dot(p.register("s"), a, b)
+    p.div(p.register("f", 2), b, divisor + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("write", "layers"),
+    [
+        (products, ["1; 2"]),
+        (read_and_product, ["1; 2"]),
+        (dependent_products, ["1", "2"]),
+        (divisions, ["1; 2", "3", "4"]),
+    ],
+)
+def test_instructions_share_a_layer_unless_one_depends_on_the_other(write, layers) -> None:
     program, a, b = two_registers()
-    s, t = program.register("s"), program.register("t")
-    program.dot(s, a, b)
-    program.mul(t, s, s)
-    assert layers_of(program) == ["1", "2"]
+    write(program, a, b)
+    assert layers_of(program) == layers
 
 
 def test_a_register_can_be_read_and_overwritten_in_one_layer() -> None:
@@ -53,13 +71,3 @@ def test_a_register_can_be_read_and_overwritten_in_one_layer() -> None:
     found = program.compile().run(**inputs)
     assert (found["kept"] - inputs["a"]).abs().max() < 1e-14
     assert (found["a"] - inputs["b"]).abs().max() < 1e-14
-
-
-def test_divisions_by_the_same_divisor_share_a_layer_and_others_do_not() -> None:
-    program, a, b = two_registers()
-    divisor = 1.0 * program.input("c", bound=0.5) + 2.0
-    program.div(program.register("d", 2), a, divisor)
-    program.div(program.register("e", 2), b, divisor)
-    program.dot(program.register("s"), a, b)
-    program.div(program.register("f", 2), b, divisor + 1.0)
-    assert layers_of(program)[:2] == ["1; 2", "3"]

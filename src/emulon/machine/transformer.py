@@ -18,7 +18,7 @@ from emulon.certify.certificate import SealedModule
 from emulon.certify.domain import require_shape
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
-from emulon.machine.carry_out import distance
+from emulon.machine.evaluate import distance
 from emulon.machine.layout import ZERO, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram

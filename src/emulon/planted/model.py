@@ -21,7 +21,7 @@ from emulon.certify.domain import require_shape
 from emulon.core.errors import BadShape
 from emulon.core.hub import HubMixin
 from emulon.core.predictor import PrefixPredictor
-from emulon.machine.carry_out import at_start, distance, results
+from emulon.machine.evaluate import distance, initial_values, results
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples
 from emulon.machine.transformer import result_name
@@ -251,7 +251,7 @@ class PlantedModel(HubMixin, PrefixPredictor):
 
         With `added`, after the intervention.
         """
-        held = at_start(self.source, self.inputs(xs, ys, torch.float64), FloatBall)
+        held = initial_values(self.source, self.inputs(xs, ys, torch.float64), FloatBall)
         extra: dict[int, FloatBall] = {}
         for name, amounts in (added or {}).items():
             version = self.truth.version(name)

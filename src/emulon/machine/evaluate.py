@@ -29,21 +29,21 @@ def distance(program: RegisterProgram, inputs: Mapping[str, Tensor], name: str, 
     cancelled, those of twice the precision, which start at 1e-32, are asked.
     """
     register = program.registers[name]
-    held = register.enclosed(carried_out(program, inputs, FloatBall)[name])
+    held = register.enclosed(evaluate(program, inputs, FloatBall)[name])
     away = held.distance_from(seen)
     if bool(held.radius.max() <= NOTICED * away.max()):
         return away
-    return register.enclosed(carried_out(program, inputs, Ball)[name]).distance_from(seen)
+    return register.enclosed(evaluate(program, inputs, Ball)[name]).distance_from(seen)
 
 
-def carried_out(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
+def evaluate(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
     """Every register's stored entries at the end, (..., tokens, size), enclosed: one pass of array operations."""
-    registers = at_start(program, inputs, kind)
+    registers = initial_values(program, inputs, kind)
     registers |= {one.target.name: held for one, held in results(program, registers)}
     return registers
 
 
-def at_start(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
+def initial_values(program: RegisterProgram, inputs: Mapping[str, Tensor], kind: type[Kind]) -> dict[str, Kind]:
     """Every register's stored entries before the first instruction."""
     batch = next((values.shape[:-2] for values in inputs.values()), torch.Size())
     registers: dict[str, Kind] = {}

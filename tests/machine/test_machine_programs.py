@@ -86,27 +86,6 @@ def test_sherman_morrison_depth_and_width_grow_as_the_paper_says() -> None:
     assert shapes[8, 4].width <= 8**2 + 6 * 8 + 24
 
 
-def test_predictions_use_only_the_past() -> None:
-    """Changing example j moves predictions after j, never at or before it (but for x_j's own prediction)."""
-    xs, ys = gaussian_data(4, 6, 3)
-    model = sgd(3, 6, STEP).compile()
-    before = model.predict(xs, ys)
-    changed = ys.clone()
-    changed[:, 2] += 1.0
-    after = model.predict(xs, changed)
-    assert torch.equal(before[:, :3], after[:, :3])
-    assert (before[:, 3:] - after[:, 3:]).abs().min(dim=0).values.max() > 1e-4
-
-
-def test_any_batch_shape_and_a_missing_last_target() -> None:
-    xs, ys = gaussian_data(6, 5, 2)
-    model = sgd(2, 5, STEP).compile()
-    whole = model.predict(xs, ys)
-    assert (model.predict(xs.unflatten(0, (2, 3)), ys.unflatten(0, (2, 3))).flatten(0, 1) - whole).abs().max() < 1e-12
-    assert torch.equal(model.predict(xs, ys[:, :-1]), whole)
-    assert (model.predict(xs[0], ys[0]) - whole[0]).abs().max() < 1e-12
-
-
 def test_everything_goes_through_causal_softmax_attention() -> None:
     xs, ys = gaussian_data(2, 4, 2)
     model = sgd(2, 4, STEP).compile()

@@ -13,6 +13,7 @@ from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction, Raw
 from emulon.machine.layout import CODE, DIVIDE, IS_START, PAD, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import square, steepness
+from emulon.machine.ranges import range_of
 from emulon.machine.tokens import Lookup, Matched, Where, sharpness
 from emulon.machine.transformer import MachineBlock
 
@@ -119,13 +120,12 @@ class LayerBuilder(BlockBuilder):
     """Turns layers into blocks of GPT-2; remembers which slots hold something that a write has to erase first."""
 
     def __init__(self, plan: Plan) -> None:
-        self.normalisation, tokens = plan.normalisation, plan.layout.tokens
+        self.normalisation, self.analysis, tokens = plan.normalisation, plan.analysis, plan.layout.tokens
         dtype = self.normalisation.dtype
         super().__init__(plan, lambda where: sharpness(where, tokens, dtype), range(plan.layout.head_width))
         self.square = square(dtype)
 
-    def build(self, layer: ScheduledLayer, peaks: dict[int, tuple[float, float]], name: str) -> MachineBlock:
-        """`peaks` gives, by instruction number, the bounds X and Y of a product's factors."""
+    def build(self, layer: ScheduledLayer, name: str) -> MachineBlock:
         attention = wires(self.layout, layer, self.dirty)
         mlp = Wires()
         gain = mlp_gain = self.normalisation.gain
@@ -144,7 +144,7 @@ class LayerBuilder(BlockBuilder):
         for one in layer.divisions:
             _pass(mlp, self.layout.row(one.raw.read), self.layout.write(one.target.name), one.number)
         for one in layer.products:
-            self._multiply(mlp, one, *peaks[one.number])
+            self._multiply(mlp, one)
         for one in layer.clips:
             self._clip(mlp, one)
         inward, outward = mlp.stacked(self.layout.width)
@@ -173,10 +173,11 @@ class LayerBuilder(BlockBuilder):
         rows.add(read, write, instruction.number)
         self.dirty.add(DIVIDE)
 
-    def _multiply(self, mlp: Wires, instruction: Instruction, x: float, y: float) -> None:
-        """Σ x·y by units g(s(x/X ± y/Y))."""
-        layout, raw = self.layout, instruction.raw
+    def _multiply(self, mlp: Wires, instruction: Instruction) -> None:
+        """Σ x·y by units g(s(x/X ± y/Y)), X and Y the largest of either factor (1 where it is always zero)."""
+        layout, raw, before = self.layout, instruction.raw, self.analysis.before[instruction.number - 1]
         assert raw.local is not None
+        x, y = range_of(raw.read, before).peak or 1.0, range_of(raw.local, before).peak or 1.0
         left, right = layout.row(raw.read) / x, layout.row(raw.local) / y
         write = layout.write(instruction.target.name)[list(raw.into)] * (x * y / 4)
         for scale, weight in zip(self.square.scales, self.square.weights, strict=True):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -19,33 +20,67 @@ from emulon.certify.domain import require_shape
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.machine.evaluate import distance
+from emulon.machine.instruction import Instruction
 from emulon.machine.layout import ZERO, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram
-from emulon.machine.ranges import Range
+
+if TYPE_CHECKING:
+    from emulon.machine.compiler import Plan
+    from emulon.machine.targets.llama_registers import LlamaBlock
 
 
-@dataclass(frozen=True)
-class RangeWatch:
-    """After an instruction: its target, in the stream's slots `where`, must lie in `reach`."""
+class CompiledProgram:
+    """What the plan and the blocks of a compiled program say of it, whatever the target."""
 
-    where: slice
-    scale: float
-    reach: Range
-    label: str
-    reason: str
+    plan: Plan
+    typed_blocks: Sequence[MachineBlock | LlamaBlock]
 
-    def check(self, stream: Float[Tensor, "... tokens width"]) -> None:
-        values = stream[..., 1:, self.where] * self.scale
-        low, high = values.min().item(), values.max().item()
-        norm = torch.linalg.vector_norm(values, dim=-1).max().item()
-        # A NaN fails every comparison, so the condition is written for what is right.
-        if not (self.reach.low <= low and high <= self.reach.high and norm <= self.reach.norm):
-            raise OutOfDomain(
-                f"{self.label} gave values in [{low:.6g}, {high:.6g}] of norm {norm:.6g}; the program was built for "
-                f"[{self.reach.low:.6g}, {self.reach.high:.6g}] and {self.reach.norm:.6g} ({self.reason}); "
-                "rescale the data or build a wider domain"
-            )
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of parameters and activations."""
+        return self.plan.normalisation.dtype
+
+    @property
+    def program(self) -> RegisterProgram:
+        return self.plan.program
+
+    @property
+    def layout(self) -> RegisterLayout:
+        """Where registers stand in the stream."""
+        return self.plan.layout
+
+    @property
+    def layers(self) -> list[ScheduledLayer]:
+        """The instructions that each block executes."""
+        return self.plan.layers
+
+    @property
+    def depth(self) -> int:
+        return len(self.layers)
+
+    @property
+    def width(self) -> int:
+        return self.layout.width
+
+    @property
+    def heads(self) -> int:
+        return self.layout.heads
+
+    @property
+    def inner(self) -> int:
+        """The MLP's width in every block of an export: that of the widest layer."""
+        return max(1, *(block.units for block in self.typed_blocks))
+
+    @property
+    def certificates(self) -> dict[str, Certificate]:
+        """Bounds on the errors of every register that is written, for every input of the domain."""
+        raise NotImplementedError
+
+    @property
+    def certificate(self) -> Certificate:
+        """Bound on the error of the result."""
+        return self.certificates[result_name(self.program)]
 
 
 class MachineBlock(nn.Module):
@@ -131,74 +166,31 @@ class MachineRun:
         return Certificate({"distance to the instructions": error}, self.transformer.dtype, scope="run")
 
 
-class Transformer(SealedModule):
+class Transformer(CompiledProgram, SealedModule):
     """A compiled program. `predict(xs, ys)` for programs over examples, `run(**inputs)` for any.
 
     Args:
-        program: What was compiled.
-        layout: Where its registers stand.
-        layers: Which instructions each block executes.
-        blocks: Their weights.
-        pad: The number that LayerNorm's pads hold.
-        watches: Bounds on registers that are checked while it runs, by layer.
-        certificates: Error bounds by register.
-        dtype: Of parameters and activations.
+        plan: What was compiled, and its ranges, layers, slots and pads.
+        blocks: The blocks' weights.
     """
 
+    typed_blocks: list[MachineBlock]
     positions: Tensor
     final_gain: Tensor
 
-    def __init__(
-        self,
-        program: RegisterProgram,
-        layout: RegisterLayout,
-        layers: list[ScheduledLayer],
-        blocks: list[MachineBlock],
-        pad: float,
-        watches: list[list[RangeWatch]],
-        certificates: dict[str, Certificate],
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, plan: Plan, blocks: list[MachineBlock]) -> None:
         super().__init__()
-        self.program, self.layout, self.watches, self.dtype = program, layout, watches, dtype
-        self.layers, self._certificates = layers, certificates
-        self.blocks = nn.ModuleList(blocks)
-        self.register_buffer("positions", layout.positions(pad).to(dtype))
+        self.plan, self._certificates = plan, plan.certificates()
+        self.blocks, self.typed_blocks = nn.ModuleList(blocks), blocks
+        self.register_buffer("positions", plan.layout.positions(plan.normalisation.pad).to(self.dtype))
         self.register_buffer("final_gain", blocks[0].gain.clone())
-
-    @property
-    def depth(self) -> int:
-        return len(self.blocks)
-
-    @property
-    def width(self) -> int:
-        return self.layout.width
-
-    @property
-    def heads(self) -> int:
-        return self.layout.heads
-
-    @property
-    def inner(self) -> int:
-        """The MLP's width: that of the widest layer, as in the GPT-2 export."""
-        return max(1, *(block.units for block in self.typed_blocks))
-
-    @property
-    def typed_blocks(self) -> list[MachineBlock]:
-        return [block for block in self.blocks if isinstance(block, MachineBlock)]
 
     @property
     def parameters_count(self) -> int:
         return sum(buffer.numel() for buffer in self.buffers())
 
     @property
-    def certificate(self) -> Certificate:
-        """Bound on the error of the result."""
-        return self.certificates[result_name(self.program)]
-
-    @property
     def certificates(self) -> dict[str, Certificate]:
-        """Bounds on the errors of every register that is written."""
         self.require_unchanged()
         return self._certificates
 
@@ -228,11 +220,26 @@ class Transformer(SealedModule):
     def forward(self, embedded: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
         """The whole decoder, final LayerNorm included. Its invariants are watched on the way."""
         stream = embedded + self.positions
-        for block, watches in zip(self.blocks, self.watches, strict=True):
+        for block, layer in zip(self.typed_blocks, self.layers, strict=True):
             stream = block(stream)
-            for watch in watches:
-                watch.check(stream)
+            for one in layer.instructions:
+                if one.invariant is not None:
+                    self._require_in_range(one, one.invariant.reason, stream)
         return layer_norm(stream, self.final_gain.shape, self.final_gain, None, EPSILON)
+
+    def _require_in_range(self, one: Instruction, reason: str, stream: Float[Tensor, "... tokens width"]) -> None:
+        """Refuse data for which the instruction's result leaves the range that the analysis found for it."""
+        name, reach = one.target.name, self.plan.analysis.after[one.number - 1]
+        values = stream[..., 1:, self.layout.slots[name]] * self.layout.scale[name]
+        low, high = values.min().item(), values.max().item()
+        norm = torch.linalg.vector_norm(values, dim=-1).max().item()
+        # A NaN fails every comparison, so the condition is written for what is right.
+        if not (reach.low <= low and high <= reach.high and norm <= reach.norm):
+            raise OutOfDomain(
+                f"{one.label} gave values in [{low:.6g}, {high:.6g}] of norm {norm:.6g}; the program was built for "
+                f"[{reach.low:.6g}, {reach.high:.6g}] and {reach.norm:.6g} ({reason}); "
+                "rescale the data or build a wider domain"
+            )
 
     def registers(self, hidden: Float[Tensor, "... tokens width"]) -> dict[str, Tensor]:
         """Every register, (..., tokens, entries), read from the last hidden state; the start token is left out."""

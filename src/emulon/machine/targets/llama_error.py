@@ -16,7 +16,7 @@ import torch
 from emulon.certify import Certificate
 from emulon.certify.rounding import EXP_ASSUMED, average, gamma, shifted_average, unit
 from emulon.core.errors import BadProgram
-from emulon.machine.compiler import Plan, content, divisions, divisor_span
+from emulon.machine.compiler import Plan, content, divisor_spans
 from emulon.machine.error import Budget, LocalError, added, certify
 from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.normalisation import Normalisation, up_to_power_of_two
@@ -291,7 +291,7 @@ class LlamaPlan(Plan):
         scale, held = self.layout.scale, content(self.program, self.layout, analysis)[0]
         norm = self.normalisation.holding(beside)
         norm = replace(norm, content=math.hypot(held, beside) + max(noise.drift.values(), default=0.0))
-        spans = {one.number: divisor_span(one, analysis) for one in divisions(self.program)}
+        spans = divisor_spans(self.program, analysis)
         divided = {number: replace(self.divisions[number], low=low, high=high) for number, (low, high) in spans.items()}
         most = max((one.factor * one.high for one in divided.values()), default=0.0)
         norm = replace(norm, divide_content=most)

@@ -20,7 +20,7 @@ from torch import Tensor
 from emulon.attention import Slots
 from emulon.certify import Certificate
 from emulon.core.errors import BadProgram
-from emulon.machine.compiler import content, divisions, prepared
+from emulon.machine.compiler import content, peaks, prepared
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction
 from emulon.machine.layer import NOBODY, SWEEP, BlockBuilder, Heads, Wires, demands, wires
@@ -28,7 +28,7 @@ from emulon.machine.layout import DIVIDE, PAD, RegisterLayout, ScheduledLayer
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets.llama_error import GATE, PAD_SIZE, LlamaPlan, exact_norm, sharpness, steepness
 from emulon.machine.tokens import START, Matched, Where
-from emulon.machine.transformer import result_name
+from emulon.machine.transformer import CompiledProgram
 
 # The largest entry of a register in the stream.
 FULL = 1.5
@@ -53,7 +53,7 @@ class LlamaLayout(RegisterLayout):
         maps = dict.fromkeys([program.here, *(one.where for layer in layers for one in layer.adds)])
         # Entries up to FULL: the coarser a register's scale, the more a rotated stream's rounding costs it.
         super().__init__(program, maps, {name: peak / FULL for name, peak in peaks.items()}, divides=False)
-        self.divides = bool(divisions(program))
+        self.divides = any(layer.divisions for layer in layers)
         extra = {DIVIDE: 1, BANK: 1} if self.divides else {}
         sizes = {name: size for name, size in self._sizes.items() if name not in (PAD, "zero")}
         self._sizes = {PAD: 1, **extra, **sizes}
@@ -133,54 +133,15 @@ class LlamaBlock:
 
 
 @dataclass(frozen=True, eq=False)
-class LlamaMachine:
-    """A compiled program: `state` and `config` are those of a stock `LlamaForCausalLM`.
+class LlamaMachine(CompiledProgram):
+    """A program compiled for a stock `LlamaForCausalLM`: its plan, and the weights of its layers in float64."""
 
-    Attributes:
-        program: The register program.
-        layout: Where registers are.
-        layers: What each decoder layer executes.
-        typed_blocks: Their weights, in float64.
-        plan: What certificates follow from.
-        dtype: float32.
-    """
-
-    program: RegisterProgram
-    layout: LlamaLayout
-    layers: list[ScheduledLayer]
-    typed_blocks: list[LlamaBlock]
     plan: LlamaPlan
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def depth(self) -> int:
-        """Number of decoder layers."""
-        return len(self.typed_blocks)
-
-    @property
-    def width(self) -> int:
-        """Of the stream."""
-        return self.layout.width
-
-    @property
-    def heads(self) -> int:
-        """Of every layer."""
-        return self.layout.heads
-
-    @property
-    def inner(self) -> int:
-        """Units of every MLP: those of the largest layer."""
-        return max(1, *(block.units for block in self.typed_blocks))
+    typed_blocks: list[LlamaBlock]
 
     @cached_property
     def certificates(self) -> dict[str, Certificate]:
-        """Of every register that is written."""
         return self.plan.certificates()
-
-    @property
-    def certificate(self) -> Certificate:
-        """About the result, for every input of the domain."""
-        return self.certificates[result_name(self.program)]
 
     @cached_property
     def positions(self) -> Float[Tensor, "tokens width"]:
@@ -193,7 +154,7 @@ class LlamaMachine:
         return gains(self.layout, PAD_SIZE, (PAD, BANK))
 
 
-def gains(layout: LlamaLayout, factor: float, ones: tuple[str, ...]) -> Float[Tensor, " width"]:
+def gains(layout: RegisterLayout, factor: float, ones: tuple[str, ...]) -> Float[Tensor, " width"]:
     """factor/√width for every slot but the named ones, which read as 1 while they hold the norm."""
     root = math.sqrt(layout.width)
     gain = torch.full((layout.width,), factor / root, dtype=torch.float64, device="cpu")
@@ -312,8 +273,7 @@ def plan_llama(program: RegisterProgram) -> LlamaPlan:
     """
     dtype = torch.float32
     analysis, layers, spans = prepared(program, dtype, restores=True)
-    peaks = {name: analysis.largest[name].peak if name in analysis.largest else 0.0 for name in program.registers}
-    layout = LlamaLayout(program, layers, peaks, set(program.registers))
+    layout = LlamaLayout(program, layers, peaks(program, analysis), set(program.registers))
     norm, factors = exact_norm(layout.width, content(program, layout, analysis)[0], list(spans.values()), dtype)
     chosen = {number: Division(factor, *spans[number], 0) for number, factor in zip(spans, factors, strict=True)}
     return LlamaPlan(program, analysis, layers, layout, norm, chosen)
@@ -334,12 +294,8 @@ def compile_registers(program: RegisterProgram) -> LlamaMachine:
         >>> machine.certificate
     """
     plan = plan_llama(program)
-    layout, layers = plan.layout, plan.layers
-    assert isinstance(layout, LlamaLayout)
-    builder = Builder(plan)
-    before = [None, *layers[:-1]]
-    blocks = [builder.build(layer, after) for layer, after in zip(layers, before, strict=True)]
-    return LlamaMachine(program, layout, layers, blocks, plan)
+    builder, before = Builder(plan), [None, *plan.layers[:-1]]
+    return LlamaMachine(plan, [builder.build(layer, after) for layer, after in zip(plan.layers, before, strict=True)])
 
 
 def config_of(state: Mapping[str, Tensor], heads: int) -> dict[str, Any]:

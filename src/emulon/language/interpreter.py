@@ -17,7 +17,7 @@ import torch
 
 from emulon.language.vocabulary import PIECE, Capacity, Kind, Vocabulary
 from emulon.machine.instruction import Register
-from emulon.machine.token_program import Back, TokenProgram
+from emulon.machine.token_program import Back, Table, TokenProgram
 
 # Tokens of the longest text: so many rows and features, and all steps.
 CONTEXT = {"small": 1 << 15, "large": 1 << 18}
@@ -162,7 +162,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
     # with the hundredths of x, and their sums, are exact; what is left is small. g is in hundredths.
     f, f_times, f_plus = p.register("f"), p.register("f times"), p.register("f plus")
     raised, f_h = p.given("f raised", each("scratch", lambda _: RAISED)), p.register("f coarse")
-    loss = p.table(1e-4 * r, steep, shift, among=is_loss)
+    loss = Table(1e-4 * r, steep, shift, among=is_loss)
     p.read(f_times, times, at=loss)
     p.read(f_plus, plus, at=loss)
     for target_of in (f, raised):
@@ -225,7 +225,7 @@ def interpreter(capacity: Capacity) -> TokenProgram:
 
     # The proximal map at u, less what is written already; the next word has the nearest number.
     prox_times, prox_plus = p.register("prox times"), p.register("prox plus")
-    prox = p.table(1e-4 * (whole + rest), steep, shift, among=is_prox)
+    prox = Table(1e-4 * (whole + rest), steep, shift, among=is_prox)
     p.read(prox_times, times, at=prox)
     p.read(prox_plus, plus, at=prox)
     z_h, z_l = p.register("z whole"), p.register("z rest")

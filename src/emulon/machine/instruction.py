@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.core.errors import BadProgram, BadShape
+from emulon.core.errors import BadShape
 from emulon.machine.tokens import Lookup, Matched, Where
 
 Kind = TypeVar("Kind", Ball, FloatBall)
@@ -79,19 +79,20 @@ class AffineForm:
 
     def __getitem__(self, entry: int) -> AffineForm:
         """One entry of a column, as a scalar."""
-        index = torch.tensor([entry], device="cpu")
-        chosen = self.take(index)
-        return AffineForm((1, 1), chosen.parts, chosen.bias, f"{self._factor}[{entry}]")
+        return self.take(torch.tensor([entry], device="cpu")).named(f"{self.factor_text}[{entry}]")
 
     @property
     def T(self) -> AffineForm:
         rows, columns = self.shape
         order = torch.arange(self.entries, device="cpu").reshape(rows, columns).T.flatten()
-        turned = self.take(order)
-        return AffineForm((columns, rows), turned.parts, turned.bias, f"{self._factor}ᵀ")
+        return self.take(order).named(f"{self.factor_text}ᵀ", (columns, rows))
+
+    def named(self, text: str, shape: tuple[int, int] | None = None) -> AffineForm:
+        """The same entries, printed as `text`."""
+        return AffineForm(shape or self.shape, self.parts, self.bias, text)
 
     @property
-    def _factor(self) -> str:
+    def factor_text(self) -> str:
         """The text as a factor: in brackets if it is a sum."""
         depth = 0
         for letter in self.text:
@@ -118,7 +119,7 @@ class AffineForm:
             raise BadShape(f"{self.text} can be scaled by a finite number only; products of registers are dot and mul")
         parts = {name: factor * part for name, part in self.parts.items()}
         name = {1.0: "", -1.0: "−"}.get(float(factor), f"{factor:.6g}·".replace("-", "−"))
-        return AffineForm(self.shape, parts, factor * self.bias, f"{name}{self._factor if name else self.text}")
+        return AffineForm(self.shape, parts, factor * self.bias, f"{name}{self.factor_text if name else self.text}")
 
     __rmul__ = __mul__
 
@@ -183,7 +184,7 @@ class Register(AffineForm):
         return stored @ self.parts[self.name].to(stored.dtype).mT
 
     def enclosed(self, stored: Kind) -> Kind:
-        """The same of balls."""
+        """`expand` for balls."""
         chosen = self.selections[self.name]
         assert chosen is not None
         return stored[..., chosen.places]
@@ -288,11 +289,17 @@ class Instruction:
         return f"instruction {self.number} ({self.name} {self.text})"
 
 
+def require_shape_of(target: Register, form: AffineForm) -> None:
+    """Refuse a form of another shape than the register that it is written to."""
+    if form.shape != target.shape:
+        raise BadShape(f"{target.name} has shape {target.shape} but {form.text} has {form.shape}")
+
+
 def additive(target: Register, read: AffineForm, local: AffineForm | None) -> Raw:
     """mov and aff: a symmetric target stores its upper triangle, so only those entries are read."""
     for part in (read, local):
-        if part is not None and part.shape != target.shape:
-            raise BadShape(f"{target.name} has shape {target.shape} but {part.text} has {part.shape}")
+        if part is not None:
+            require_shape_of(target, part)
     return Raw("+", read.take(target.stored), None if local is None else local.take(target.stored))
 
 
@@ -307,17 +314,3 @@ def product(target: Register, left: AffineForm, right: AffineForm) -> Raw:
     row, column = target.stored[entry] // columns, target.stored[entry] % columns
     k = torch.arange(inner, device="cpu").repeat(target.size)
     return Raw("⊙", left.take(row * inner + k), right.take(k * columns + column), tuple(entry.tolist()))
-
-
-def clipped(target: Register, value: AffineForm, limit: float) -> Raw:
-    if value.shape != target.shape:
-        raise BadShape(f"{target.name} has shape {target.shape} but {value.text} has {value.shape}")
-    if not 0 < limit < math.inf:
-        raise BadProgram(f"clip of {value.text} needs a positive limit, got {limit}")
-    return Raw("⊓", value.take(target.stored), None, limit=limit)
-
-
-def quotient(target: Register, numerator: AffineForm, divisor: AffineForm) -> Raw:
-    if numerator.shape != target.shape or divisor.shape != (1, 1):
-        raise BadShape(f"{target.name} {target.shape} cannot hold {numerator.text} {numerator.shape} / {divisor.text}")
-    return Raw("÷", numerator.take(target.stored), divisor)

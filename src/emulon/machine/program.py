@@ -12,7 +12,7 @@ from torch import Tensor
 
 from emulon.certify import Domain
 from emulon.certify.domain import require_finite
-from emulon.core.errors import BadProgram
+from emulon.core.errors import BadProgram, BadShape
 from emulon.machine.instruction import (
     AffineForm,
     Instruction,
@@ -20,10 +20,9 @@ from emulon.machine.instruction import (
     Raw,
     Register,
     additive,
-    clipped,
     constant,
     product,
-    quotient,
+    require_shape_of,
 )
 from emulon.machine.ranges import EDGE, Range
 from emulon.machine.tokens import Average, Interleaved, Lookup, Where, here
@@ -202,12 +201,11 @@ class RegisterProgram:
 
     def dot(self, target: Register, left: AffineForm, right: AffineForm, *, invariant: Invariant | None = None) -> None:
         """target ← left · right, two columns."""
-        text = f"{target.name} ← {left._factor} · {right._factor}"
-        self._product("dot", target, left.T, right, text, invariant)
+        self._product("dot", target, left.T, right, f"{left.factor_text} · {right.factor_text}", invariant)
 
     def mul(self, target: Register, left: AffineForm, right: AffineForm, *, invariant: Invariant | None = None) -> None:
         """target ← left × right, a matrix product; vectors are columns, `.T` makes a row."""
-        self._product("mul", target, left, right, f"{target.name} ← {left._factor} × {right._factor}", invariant)
+        self._product("mul", target, left, right, f"{left.factor_text} × {right.factor_text}", invariant)
 
     def div(
         self, target: Register, numerator: AffineForm, divisor: AffineForm, *, invariant: Invariant | None = None
@@ -217,21 +215,28 @@ class RegisterProgram:
             raise BadProgram(
                 f"div {target.name} ← {numerator.text} / {divisor.text} writes what it reads; use two registers"
             )
-        raw = quotient(target, numerator, divisor)
-        text = f"{target.name} ← {numerator._factor} / {divisor._factor}"
+        if numerator.shape != target.shape or divisor.shape != (1, 1):
+            raise BadShape(
+                f"{target.name} {target.shape} cannot hold {numerator.text} {numerator.shape} / {divisor.text}"
+            )
+        raw = Raw("÷", numerator.take(target.stored), divisor)
+        text = f"{target.name} ← {numerator.factor_text} / {divisor.factor_text}"
         self._append("div", target, raw, self.here, text, invariant=invariant)
 
     def clip(self, target: Register, value: AffineForm, limit: float, *, invariant: Invariant | None = None) -> None:
         """target ← value, every entry of it clipped at ±limit: two kinks of a steep GELU each."""
+        require_shape_of(target, value)
+        if not 0 < limit < math.inf:
+            raise BadProgram(f"clip of {value.text} needs a positive limit, got {limit}")
+        raw = Raw("⊓", value.take(target.stored), None, limit=limit)
         text = f"{target.name} ← clip({value.text}, ±{limit:.6g})"
-        self._append("clip", target, clipped(target, value, limit), self.here, text, invariant=invariant)
+        self._append("clip", target, raw, self.here, text, invariant=invariant)
 
     def _product(
         self, name: str, target: Register, left: AffineForm, right: AffineForm, text: str, invariant: Invariant | None
     ) -> None:
-        self._append(
-            name, target, product(target, left, right), self.here, text, factors=(left, right), invariant=invariant
-        )
+        raw, text = product(target, left, right), f"{target.name} ← {text}"
+        self._append(name, target, raw, self.here, text, factors=(left, right), invariant=invariant)
 
     def _append(
         self,

@@ -55,7 +55,7 @@ class Matching:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The softmax over the tokens with the flag `among`, of score slope·query + bias."""
+    """The softmax over the tokens with the flag `among`, of score slope·query + bias; hard where slopes are steep."""
 
     query: AffineForm
     slope: AffineForm
@@ -104,9 +104,9 @@ class TokenInstruction:
         value = self.value.text
         times = "" if self.times == 1 else f"{self.times:.6g}·".replace("-", "−")
         if self.where is not None:
-            return f"read  {self.target.text} ← {times}{self.value._factor if times else value} @ {self.where}"
-        left = "" if self.left is None else f"{self.left._factor} ⊙ "
-        return f"{self.kind:4s}  {self.target.text} ← {times}{left}{self.value._factor if left or times else value}"
+            return f"read  {self.target.text} ← {times}{self.value.factor_text if times else value} @ {self.where}"
+        left = "" if self.left is None else f"{self.left.factor_text} ⊙ "
+        return f"{self.kind:4s}  {self.target.text} ← {times}{left}{self.value.factor_text if left or times else value}"
 
 
 @dataclass(frozen=True)
@@ -180,40 +180,28 @@ class TokenProgram:
 
     def flag(self, register: AffineForm) -> AffineForm:
         """A 0/1 form as a code of one entry: +1 and −1, and 0 at the start token, which matches nothing."""
-        form = 2.0 * register - self.one + self.start
-        return AffineForm(form.shape, form.parts, form.bias, register.text)
+        return (2.0 * register - self.one + self.start).named(register.text)
 
-    def match(
-        self, *pairs: tuple[AffineForm | Code, AffineForm], latest: bool = False, equal: bool = False
-    ) -> Matching:
+    def match(self, *pairs: Pair, latest: bool = False, equal: bool = False) -> Matching:
         """The tokens at which every key (the second) is what the reader's query (the first) is; both are ±1 codes."""
         queries = [self._code(query) for query, _ in pairs]
         return Matching(stacked(queries), stacked([key for _, key in pairs]), latest, equal)
 
-    def flagged(
-        self, register: AffineForm, *pairs: tuple[AffineForm | Code, AffineForm], latest: bool = False
-    ) -> Matching:
+    def flagged(self, register: AffineForm, *pairs: Pair, latest: bool = False) -> Matching:
         """`match`, and the flag is set there."""
         return self.match(((1.0,), self.flag(register)), *pairs, latest=latest)
 
     def unless(self, flag: AffineForm, code: Code) -> AffineForm:
         """A code to match with, and none, which matches nothing, where the flag is 1."""
         plain, off = self._code(code), flag.map(-column(code)[:, None], (len(code), 1), flag.text)
-        form = plain + off
-        return AffineForm(form.shape, form.parts, form.bias, f"{plain.text} unless {flag.text}")
-
-    @staticmethod
-    def table(query: AffineForm, slope: AffineForm, bias: AffineForm, *, among: AffineForm) -> Table:
-        """The softmax of slope · query + bias over the tokens with a flag; hard where slopes are steep."""
-        return Table(query, slope, bias, among)
+        return (plain + off).named(f"{plain.text} unless {flag.text}")
 
     @staticmethod
     def _code(code: AffineForm | Code) -> AffineForm:
         if isinstance(code, AffineForm):
             return code
         text = "".join("+" if bit > 0 else "−" for bit in code)
-        form = constant(column(code)[:, None], (len(code), 1))
-        return AffineForm(form.shape, form.parts, form.bias, text)
+        return constant(column(code)[:, None], (len(code), 1)).named(text)
 
     # Instructions
 
@@ -313,8 +301,7 @@ def stacked(forms: Sequence[AffineForm]) -> AffineForm:
         place = torch.zeros(entries, form.entries, dtype=torch.float64, device="cpu")
         place[torch.arange(at, at + form.entries, device="cpu"), torch.arange(form.entries, device="cpu")] = 1.0
         placed.append(form.map(place, (entries, 1), ""))
-    whole = reduce(lambda a, b: a + b, placed)
-    return AffineForm(whole.shape, whole.parts, whole.bias, f"({', '.join(form.text for form in forms)})")
+    return reduce(lambda a, b: a + b, placed).named(f"({', '.join(form.text for form in forms)})")
 
 
 def _widened(form: AffineForm, target: AffineForm) -> AffineForm:

@@ -177,8 +177,7 @@ def _pair(first: AffineForm, second: AffineForm) -> AffineForm:
     """Two numbers as a column."""
     upper, lower = torch.eye(2, dtype=torch.float64, device="cpu")[:, :, None]
     text = f"({first.text}, {second.text})"
-    both = first.map(upper, (2, 1), "") + second.map(lower, (2, 1), "")
-    return AffineForm(both.shape, both.parts, both.bias, text)
+    return (first.map(upper, (2, 1), "") + second.map(lower, (2, 1), "")).named(text)
 
 
 def _elimination_invariants(ridge: float, examples: Examples) -> dict[str, Invariant]:

@@ -9,7 +9,6 @@ keeps the gates open or shut. All constants are rounded to float32 once; sines a
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from emulon.core.files import write_atomically, write_json
@@ -171,12 +171,4 @@ def write_llama(compiled: LlamaProgram, folder: Path) -> str:
 
 def serialised(state: Mapping[str, Tensor]) -> bytes:
     """Float32 tensors as a safetensors file, in the order of their names."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    parts, at = [], 0
-    for name, tensor in sorted(state.items()):
-        parts.append(tensor.detach().cpu().contiguous().numpy().astype("<f4", copy=False).tobytes())
-        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + len(parts[-1])]}
-        at += len(parts[-1])
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+    return save({name: part.detach().cpu().contiguous() for name, part in state.items()}, {"format": "pt"})

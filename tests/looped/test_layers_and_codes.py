@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.looped import RepresentationNetwork
 from emulon.looped.heads import GAP, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, no_heads, read, write
+from emulon.looped.layer import Circuit, Layer, TokenSlots, no_heads, read
 
 
 def test_a_layer_is_equation_1():
@@ -26,21 +26,6 @@ def test_a_layer_is_equation_1():
     expected = attended + w_2 @ torch.relu(w_1 @ attended + b_1[:, None]) + b_2[:, None]
     torch.testing.assert_close(layer(columns.mT), expected.mT)
     assert not list(layer.parameters()) and len(list(layer.buffers())) == 7
-
-
-def test_loops_are_an_argument_of_a_run():
-    slots = TokenSlots((), a=1)
-
-    def adding(number: float) -> Layer:
-        circuit = Circuit(slots).unit(
-            torch.zeros(1, 1).double(), 1.0, write(slots, "a", torch.tensor([[number]]).double())
-        )
-        return Layer(no_heads(slots), circuit.matrices, dtype=torch.float64)
-
-    frame = Frame([adding(100.0)], [adding(1.0), adding(1.0)], [adding(1000.0)])
-    states = frame.iterates(torch.zeros(3, 1, dtype=torch.float64), 5)
-    assert [frame.finish(state)[0, 0].item() for state in states] == [1100.0, 1102.0, 1104.0, 1106.0, 1108.0, 1110.0]
-    assert frame.heads["loop"] == [0, 0] and "loop: heads [0, 0]" in repr(frame)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 41, 1000])

@@ -65,13 +65,6 @@ def test_the_certificate_is_for_every_number_of_loops_and_a_runs_for_its_own(mod
     assert run.audit.bound < run.certificate.bound
 
 
-def test_a_run_is_refused_before_it_starts(model) -> None:
-    with pytest.raises(OutOfDomain, match="loops"):
-        model.run(XS, YS, X_QUERY, loops=7)
-    with pytest.raises(OutOfDomain):
-        model.run(2 * XS, YS, X_QUERY, loops=1)
-
-
 def test_every_leading_dimension_is_a_batch_and_labels_may_be_vectors() -> None:
     xs, _, x_query = regression(6, 3, batch=(2, 3))
     ys = torch.stack([regression(6, 3, seed=seed, batch=(2, 3))[1] for seed in (4, 5)], dim=-1)
@@ -96,21 +89,12 @@ def test_the_heads_are_the_fewest_that_keep_the_tolerance() -> None:
     domain = Domain(10, 4, 1.0, 1.0, 0.0)
     pairs = [LoopedGradientDescent(domain, tolerance).pairs for tolerance in (1e-3, 1e-8, 1e-10)]
     assert pairs[0] == 1 and pairs == sorted(pairs) and pairs[-1] > pairs[0]
-    with pytest.raises(ToleranceTooTight, match="loosen it"):
-        LoopedGradientDescent(domain, 1e-15)
-
-
-def test_the_tolerance_is_kept_at_every_loop_count_up_to_the_horizon() -> None:
-    """Newton forgets errors as it converges: the certificate of the last loop is not the largest."""
+    # Newton forgets errors as it converges: the certificate of the last loop is not the largest.
     domain = Domain(16, 3, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.02, largest=1.0))
-    for tolerance in (1e-2, 1e-4, 1e-6):
-        model = LoopedNewton(domain, tolerance, horizon=20)
-        bounds = [model.certificate_after(loops).bound for loops in range(21)]
-        assert max(bounds) <= tolerance * (1 + 1e-9)
-    xs, ys, x_query = regression(16, 2, seed=3)
-    xs, ys, x_query = xs / xs.abs().max(), ys / ys.abs().max(), x_query / 3
-    run = LoopedNewton(Domain.covering(xs, ys, x_query, 1.1), tolerance=1e-8).run(xs, ys, x_query, loops=12)
-    assert run.audit.bound <= run.certificate.bound <= 1e-8
+    model = LoopedNewton(domain, 1e-4, horizon=20)
+    assert max(model.certificate_after(loops).bound for loops in range(21)) <= 1e-4 * (1 + 1e-9)
+    with pytest.raises(ToleranceTooTight, match="loosen it"):
+        LoopedGradientDescent(Domain(10, 4, 1.0, 1.0, 0.0), 1e-15)
 
 
 SMALL = Domain(8, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.5, largest=1.0))
@@ -230,7 +214,7 @@ def test_series_and_chains_are_checked() -> None:
 
 def test_what_is_outside_the_domain_is_refused() -> None:
     domain = Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(largest=0.5))
-    model, xs = LoopedGradientDescent(domain), 0.1 * torch.ones(4, 2, dtype=f64)
+    model, xs = LoopedGradientDescent(domain, horizon=6), 0.1 * torch.ones(4, 2, dtype=f64)
     ys, x_query = torch.zeros(4, dtype=f64), torch.zeros(2, dtype=f64)
     model.predict(xs, ys, x_query, loops=1)
     for bad, error, line in (
@@ -243,6 +227,8 @@ def test_what_is_outside_the_domain_is_refused() -> None:
     ):
         with pytest.raises(error, match=line):
             model.predict(*bad, x_query, loops=1)
+    with pytest.raises(OutOfDomain, match="loops"):
+        model.predict(xs, ys, x_query, loops=7)
     conditioned = LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=0.1)))
     with pytest.raises(OutOfDomain, match="eigenvalues"):
         conditioned.predict(torch.ones(4, 2, dtype=f64), ys, x_query, loops=1)
@@ -255,6 +241,7 @@ WIDE = Domain(8, 3, 1.0, 1.0, 0.0)
 REFUSED = {
     "float32 or float64": lambda: LoopedGradientDescent(WIDE, dtype=torch.bfloat16),
     "step size 5": lambda: LoopedGradientDescent(WIDE, step_size=5.0),
+    "step size 0": lambda: LoopedGradientDescent(WIDE, step_size=0.0),
     "step size 1": lambda: CausalLoopedGradientDescent(WIDE, step_size=1.0),
     "nothing is learned": lambda: LoopedGradientDescent(Domain(3, 2, 0.0, 1.0, 0.0)),
     "conditioned": lambda: LoopedNewton(Domain(4, 2, 1.0, 1.0, 1.0)),

@@ -64,12 +64,6 @@ REFUSED = {
     "two writes": (two_writes, "instruction 2 (mul b ← a × a)", "overlap", "instruction 1 (aff b ← a + 1)"),
     "a write lost": (a_write_lost, "instruction 2", "overlaps the write of instruction 1"),
     "read as written": (read_as_written, "instruction 2 (aff c ← 2·b)", "in the same layer"),
-    "beyond a bound": (
-        lambda p, a, b, c: p.dot(p.register("d", bound=3.99), a, a),
-        "instruction 1 (dot d ← a · a)",
-        "can reach 4",
-        "|·| ≤ 3.99",
-    ),
     "division by zero": (lambda p, a, b, c: p.div(b, a, a + 1.0), "instruction 1 (div b ← a / (a + 1))", "must be > 0"),
     "in place": (lambda p, a, b, c: p.div(a, a, a + 3.0), "writes what it reads"),
     "growth": (growth, "instruction", "beyond what torch.float64 can carry"),

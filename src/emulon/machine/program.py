@@ -114,7 +114,6 @@ class RegisterProgram:
         self.inputs: dict[str, Range] = {}
         self.constants: dict[str, Tensor] = {}
         self.initial: dict[str, Tensor] = {}
-        self.bounds: dict[str, float] = {}
         self.known: dict[str, Range] = {}
         self.instructions: list[Instruction] = []
         self.here = here(tokens)
@@ -148,13 +147,10 @@ class RegisterProgram:
         shape: Shape = 1,
         *,
         initial: Tensor | None = None,
-        bound: float | None = None,
         symmetric: bool = False,
     ) -> Register:
-        """A register; `initial` is its value at every token, `bound` a bound on it that the compiler checks."""
+        """A register; `initial` is its value at every token."""
         register = self._add(name, shape, symmetric=symmetric)
-        if bound is not None:
-            self.bounds[name] = bound
         if initial is not None:
             stored = initial.to(torch.float64).reshape(-1)[register.stored]
             self.initial[name] = stored

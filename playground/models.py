@@ -11,9 +11,10 @@ import torch
 
 from emulon.core.errors import EmulonError
 from emulon.export import Graph
+from emulon.machine.layer import MachineBlock
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.targets.gpt2 import slots
-from emulon.machine.transformer import MachineBlock, Transformer
+from emulon.machine.transformer import Transformer
 from emulon.models import AlgoFormer, Learner, Looped, Standard
 from emulon.models.block import Affine, Block, Decoder
 

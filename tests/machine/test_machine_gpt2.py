@@ -11,8 +11,8 @@ import torch
 from exact_learners import LEARNERS, exact_ridge, exact_sgd, gaussian_data
 
 from emulon.core.errors import OutOfDomain
-from emulon.machine import predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
-from emulon.machine import transformer as ours
+from emulon.machine import Transformer, predict_gpt2, save_gpt2, to_gpt2, to_transformer_lens
+from emulon.machine.layer import MachineBlock
 from emulon.machine.programs import sgd, sherman_morrison
 from emulon.machine.targets.gpt2 import slots
 from emulon.machine.targets.stock import NeedsTransformers
@@ -41,7 +41,7 @@ def test_the_checkpoint_predicts_as_ours_and_as_the_exact_algorithm(
     def not_ours(*_: object, **__: object) -> None:
         raise AssertionError("emulon's forward ran inside the GPT-2 prediction")
 
-    monkeypatch.setattr(ours.MachineBlock, "forward", not_ours)
+    monkeypatch.setattr(MachineBlock, "forward", not_ours)
     gpt2, labels = load(tmp_path, attn_implementation=attention)
     assert type(gpt2) is transformers.GPT2Model
     found = predict_gpt2(gpt2, labels, xs, ys)
@@ -50,7 +50,7 @@ def test_the_checkpoint_predicts_as_ours_and_as_the_exact_algorithm(
         predict_gpt2(gpt2, labels, 100 * xs, ys)
 
 
-def slots_of(model: ours.Transformer) -> dict:
+def slots_of(model: Transformer) -> dict:
     return json.loads(json.dumps(slots(model)))
 
 

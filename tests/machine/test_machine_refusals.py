@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from emulon.core.errors import BadShape
-from emulon.machine import Average, BadProgram, Invariant, Lookup, Matched, RegisterProgram, compiler
+from emulon.machine import Average, BadProgram, Invariant, Lookup, Matched, RegisterProgram, layer
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(*_: object) -> None:
         raise AssertionError("a weight was built")
 
-    monkeypatch.setattr(compiler.LayerBuilder, "build", build)
+    monkeypatch.setattr(layer.LayerBuilder, "build", build)
 
 
 def two_writes(p, a, b, c):

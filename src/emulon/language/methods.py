@@ -5,11 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-
-import torch
-from torch import Tensor
-from torch.nn.functional import softplus
 
 from emulon.algorithms import ALGORITHMS, Algorithm, GradientDescent, Loss, NamedAlgorithm, logistic, squared
 from emulon.algorithms.losses import MARGIN, RESIDUAL
@@ -153,9 +148,7 @@ def smooth_quantile(
     if not 0 < tau < 1 or not 0.05 <= bandwidth < math.inf:
         raise EmulonError(f"need tau inside (0, 1) and bandwidth of 0.05 or more, not {tau} and {bandwidth}")
     steep = 1 / bandwidth
-    value, slope = partial(_soft_pinball, tau=tau, steep=steep), partial(_soft_pinball_slope, tau=tau, steep=steep)
-    derivative = f"1/(1 + exp(-{steep!r}*t)) - {tau!r}"
-    loss = Loss(f"smooth_quantile({tau!r})", derivative, steep / 4, RESIDUAL, value, slope)
+    loss = Loss.of(f"{1 - tau!r}*t + log(1 + exp(-{steep!r}*t))/{steep!r}", curvature=steep / 4)
     return Method(GradientDescent(loss, steps, step_size))
 
 
@@ -171,27 +164,8 @@ def hampel(a: float = 1.0, b: float = 2.0, c: float = 4.0, steps: int = 100, ste
     """Hampel's three-part loss: squares up to a, linear up to b, constant from c on."""
     if not 0 < a <= b < c:
         raise EmulonError(f"need 0 < a ≤ b < c, not {a}, {b}, {c}")
-    derivative = f"sign(t)*Max(0, Min(Abs(t), {a!r}, {a!r}*({c!r} - Abs(t))/{c - b!r}))"
-    value, slope = partial(_hampel, a=a, b=b, c=c), partial(_hampel_slope, a=a, b=b, c=c)
-    loss = Loss(f"hampel({a!r})", derivative, max(1.0, a / (c - b)), RESIDUAL, value, slope)
+    most, fall = a * (b + c - a) / 2, a / (c - b)
+    near = f"(t**2/2, Abs(t) < {a!r}), ({a!r}*Abs(t) - {a**2 / 2!r}, Abs(t) < {b!r})"
+    far = f"({most!r} - {fall / 2!r}*({c!r} - Abs(t))**2, Abs(t) < {c!r}), ({most!r}, True)"
+    loss = Loss.of(f"Piecewise({near}, {far})", curvature=max(1.0, fall))
     return Method(GradientDescent(loss, steps, step_size))
-
-
-def _soft_pinball(t: Tensor, *, tau: float, steep: float) -> Tensor:
-    return softplus(steep * t) / steep - tau * t
-
-
-def _soft_pinball_slope(t: Tensor, *, tau: float, steep: float) -> Tensor:
-    return torch.sigmoid(steep * t) - tau
-
-
-def _hampel_slope(t: Tensor, *, a: float, b: float, c: float) -> Tensor:
-    size = t.abs()
-    return t.sign() * torch.minimum(size.clamp(max=a), a * (c - size) / (c - b)).clamp(min=0)
-
-
-def _hampel(t: Tensor, *, a: float, b: float, c: float) -> Tensor:
-    size = t.abs()
-    inner, middle = size.clamp(max=a).square() / 2, a * (size.clamp(a, b) - a)
-    outer = size.clamp(b, c)
-    return inner + middle + a * (c * (outer - b) - (outer.square() - b**2) / 2) / (c - b)

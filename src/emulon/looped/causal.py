@@ -41,11 +41,8 @@ class CausalLoopedGradientDescent(LoopedRegression):
 
     Args:
         domain: Bounds on the data.
-        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
-            takes the most exact.
         step_size: η; by default 1/norm².
-        horizon: Most loops.
-        dtype: float64 or float32.
+        tolerance, horizon, dtype: As in `LoopedGradientDescent`.
     """
 
     def __init__(

@@ -32,10 +32,7 @@ class LoopedNewton(LoopedRegression):
 
     Args:
         domain: Bounds on the data, with a positive `smallest` eigenvalue.
-        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
-            takes the most exact.
-        horizon: Most loops.
-        dtype: float64 or float32.
+        tolerance, horizon, dtype: As in `LoopedGradientDescent`.
 
     Example:
         >>> LoopedNewton(Domain.covering(xs, ys, x_query)).predict(xs, ys, x_query, loops=12)

@@ -35,12 +35,9 @@ class LoopedAutoRegression(LoopedDescent):
     Args:
         domain: Bounds on the features Φ of windows and on the series.
         representation: Φ, of `order` vectors in a row.
-        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
-            takes the most exact.
         order: q, the vectors that the next one depends on.
         step_size: η; by default 1/largest.
-        horizon: Most loops.
-        dtype: float64 or float32.
+        tolerance, horizon, dtype: As in `LoopedGradientDescent`.
     """
 
     dimensions = (2,)
@@ -147,13 +144,10 @@ class LoopedChainOfThought(LoopedDescent):
 
     Args:
         domain: Bounds on states and labels.
-        tolerance: Largest error of a prediction for up to `horizon` loops; the fewest heads that keep it are used. None
-            takes the most exact.
         depth: L, the steps of a chain.
         slope: Of the leaky ReLU σ below zero.
         step_size: η; by default 1/largest.
-        horizon: Most loops.
-        dtype: float64 or float32.
+        tolerance, horizon, dtype: As in `LoopedGradientDescent`.
     """
 
     dimensions = (3, 2)

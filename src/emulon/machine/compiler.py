@@ -1,4 +1,4 @@
-"""Register program → transformer, one call per pass."""
+"""What a register program's blocks will be: ranges, layers, slots, pads, divisors. No weight is built here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import torch
 
 from emulon.certify import Certificate
 from emulon.machine.error import Division, LocalError, certify
-from emulon.machine.layer import LayerBuilder, demands
+from emulon.machine.layer import demands
 from emulon.machine.layout import RegisterLayout, ScheduledLayer, schedule
 from emulon.machine.normalisation import Normalisation, plan
 from emulon.machine.program import validate
 from emulon.machine.ranges import Analysis, analyse, range_of
 from emulon.machine.tokens import Average
-from emulon.machine.transformer import Transformer
 
 if TYPE_CHECKING:
     from emulon.machine.program import RegisterProgram
@@ -62,20 +61,14 @@ def planned(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -
     layout = RegisterLayout(program, maps, peaks(program, analysis), divides=bool(spans))
     layout.shape_heads(demands(layout, layers, {*program.inputs, *program.initial}, sweeps=True), rotated)
     normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
-    chosen, last, divided = dict(zip(spans, factors, strict=True)), None, {}
+    chosen, last = dict(zip(spans, factors, strict=True)), None
+    divided: dict[int, Division] = {}
     for place, layer in enumerate(layers):
         # How many attentions have swept the last divisor out.
         sweeps = 0 if last is None else 1 if last == place - 1 else 2
         divided |= {one.number: Division(chosen[one.number], *spans[one.number], sweeps) for one in layer.divisions}
         last = place if layer.divisions else last
     return Plan(program, analysis, layers, layout, normalisation, divided)
-
-
-def compile_program(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -> Transformer:
-    """Plan and build."""
-    known = planned(program, dtype, rotated=rotated)
-    builder = LayerBuilder(known)
-    return Transformer(known, [builder.build(layer, f"layer {i}") for i, layer in enumerate(known.layers, start=1)])
 
 
 def peaks(program: RegisterProgram, analysis: Analysis) -> dict[str, float]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import gelu, layer_norm
 
+from emulon.attention import attend
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction, Raw
 from emulon.machine.layout import CODE, DIVIDE, IS_START, PAD, RegisterLayout, ScheduledLayer
-from emulon.machine.normalisation import square, steepness
+from emulon.machine.normalisation import EPSILON, square, steepness
 from emulon.machine.ranges import range_of
 from emulon.machine.tokens import Lookup, Matched, Where, sharpness
-from emulon.machine.transformer import MachineBlock
 
 if TYPE_CHECKING:
     from emulon.machine.compiler import Plan
@@ -114,6 +116,51 @@ class BlockBuilder:
             row = steep * self.layout.row(end)
             for side in (row, -row):
                 yield side, sign / (2 * steep)
+
+
+class MachineBlock(nn.Module):
+    """One block; its weights are buffers, so no optimiser can ever see them.
+
+    `head_owners` and `unit_owners` have the numbers of the instructions that each head and each neuron works for;
+    `head_maps` the map that each head reads by, None where no instruction uses it.
+    """
+
+    attention: Tensor
+    output: Tensor
+    output_bias: Tensor
+    inward: Tensor
+    outward: Tensor
+    outward_bias: Tensor
+    gain: Tensor
+    mlp_gain: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        parts: Mapping[str, Tensor],
+        head_owners: list[list[int]],
+        head_maps: list[str | None],
+        unit_owners: list[int],
+    ) -> None:
+        super().__init__()
+        self.name, self.heads = name, len(head_owners)
+        self.head_owners, self.head_maps, self.unit_owners = head_owners, head_maps, unit_owners
+        for part, each in parts.items():
+            self.register_buffer(part, each)
+
+    @property
+    def units(self) -> int:
+        return self.inward.shape[0]
+
+    def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
+        seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
+        parts = (3, self.heads, -1)
+        split = (seen @ self.attention.mT).unflatten(-1, parts)
+        queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
+        read = attend(queries, keys, values, causal=True, name=self.name)
+        stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
+        seen = layer_norm(stream, self.mlp_gain.shape, self.mlp_gain, None, EPSILON)
+        return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
 
 
 class LayerBuilder(BlockBuilder):

@@ -264,7 +264,7 @@ class RegisterProgram:
 
     def compile(self, dtype: torch.dtype = torch.float64) -> Transformer:
         """The frozen transformer that runs this program; its certificate holds in this dtype."""
-        from emulon.machine.compiler import compile_program
+        from emulon.machine.transformer import compile_program
 
         return compile_program(self, dtype)
 

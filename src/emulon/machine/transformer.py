@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm
+from torch.nn.functional import layer_norm
 
-from emulon.attention import attend
 from emulon.certify import Certificate
 from emulon.certify.certificate import SealedModule
 from emulon.certify.domain import require_shape
 from emulon.core.arrays import accepts_arraylike, own_copy
 from emulon.core.errors import BadShape, OutOfDomain
+from emulon.machine.compiler import Plan, planned
 from emulon.machine.evaluate import distance
 from emulon.machine.instruction import Instruction
+from emulon.machine.layer import LayerBuilder, MachineBlock
 from emulon.machine.layout import ZERO, RegisterLayout, ScheduledLayer
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.program import RegisterProgram
-
-if TYPE_CHECKING:
-    from emulon.machine.compiler import Plan
-    from emulon.machine.targets.llama_registers import LlamaBlock
 
 
 class CompiledProgram:
     """What the plan and the blocks of a compiled program say of it, whatever the target."""
 
     plan: Plan
-    typed_blocks: Sequence[MachineBlock | LlamaBlock]
+    typed_blocks: Sequence[Any]  # MachineBlock, or a target's own
 
     @property
     def dtype(self) -> torch.dtype:
@@ -70,7 +67,7 @@ class CompiledProgram:
     @property
     def inner(self) -> int:
         """The MLP's width in every block of an export: that of the widest layer."""
-        return max(1, *(block.units for block in self.typed_blocks))
+        return max([1, *(len(block.unit_owners) for block in self.typed_blocks)])
 
     @property
     def certificates(self) -> dict[str, Certificate]:
@@ -81,51 +78,6 @@ class CompiledProgram:
     def certificate(self) -> Certificate:
         """Bound on the error of the result."""
         return self.certificates[result_name(self.program)]
-
-
-class MachineBlock(nn.Module):
-    """One block; its weights are buffers, so no optimiser can ever see them.
-
-    `head_owners` and `unit_owners` have the numbers of the instructions that each head and each neuron works for;
-    `head_maps` the map that each head reads by, None where no instruction uses it.
-    """
-
-    attention: Tensor
-    output: Tensor
-    output_bias: Tensor
-    inward: Tensor
-    outward: Tensor
-    outward_bias: Tensor
-    gain: Tensor
-    mlp_gain: Tensor
-
-    def __init__(
-        self,
-        name: str,
-        parts: Mapping[str, Tensor],
-        head_owners: list[list[int]],
-        head_maps: list[str | None],
-        unit_owners: list[int],
-    ) -> None:
-        super().__init__()
-        self.name, self.heads = name, len(head_owners)
-        self.head_owners, self.head_maps, self.unit_owners = head_owners, head_maps, unit_owners
-        for part, each in parts.items():
-            self.register_buffer(part, each)
-
-    @property
-    def units(self) -> int:
-        return self.inward.shape[0]
-
-    def forward(self, stream: Float[Tensor, "... tokens width"]) -> Float[Tensor, "... tokens width"]:
-        seen = layer_norm(stream, self.gain.shape, self.gain, None, EPSILON)
-        parts = (3, self.heads, -1)
-        split = (seen @ self.attention.mT).unflatten(-1, parts)
-        queries, keys, values = split.movedim(-3, 0).transpose(-3, -2)  # each (..., heads, tokens, head_width)
-        read = attend(queries, keys, values, causal=True, name=self.name)
-        stream = stream + (read.transpose(-3, -2).flatten(-2) @ self.output.mT + self.output_bias)
-        seen = layer_norm(stream, self.mlp_gain.shape, self.mlp_gain, None, EPSILON)
-        return stream + (gelu(seen @ self.inward.mT) @ self.outward.mT + self.outward_bias)
 
 
 def result_name(program: RegisterProgram) -> str:
@@ -264,3 +216,10 @@ class Transformer(CompiledProgram, SealedModule):
         if prompt is None or self.program.output is None:
             raise BadShape(f"program {self.program.name} is not over examples, or returns nothing; use run()")
         return prompt.predictions(self.run(**prompt.fill(xs, ys)).result)
+
+
+def compile_program(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -> Transformer:
+    """Plan, certify, build; `rotated` places of every head stay free."""
+    plan = planned(program, dtype, rotated=rotated)
+    builder = LayerBuilder(plan)
+    return Transformer(plan, [builder.build(layer, f"layer {i}") for i, layer in enumerate(plan.layers, start=1)])

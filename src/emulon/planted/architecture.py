@@ -14,14 +14,14 @@ from torch import Tensor
 from emulon.core.errors import EmulonError
 from emulon.core.hub import tokenizer_files
 from emulon.core.names import Registry
-from emulon.machine.compiler import Plan, compile_program, planned
+from emulon.machine.compiler import Plan, planned
 from emulon.machine.layout import DIVIDE, PAD
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets import llama_registers
 from emulon.machine.targets.gpt2 import ROTATED, config_of, neox_config, state_dict
 from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.targets.stock import stock_model, with_llama_names, with_stock_names
-from emulon.machine.transformer import Transformer
+from emulon.machine.transformer import Transformer, compile_program
 from emulon.planted.truth import Compiled
 
 

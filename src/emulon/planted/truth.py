@@ -16,11 +16,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.machine.instruction import Instruction
-from emulon.machine.layer import SWEEP
+from emulon.machine.layer import SWEEP, MachineBlock
 from emulon.machine.layout import RegisterLayout
 from emulon.machine.targets.llama_registers import LlamaBlock, LlamaMachine
 from emulon.machine.tokens import START, Average, Matched, Where
-from emulon.machine.transformer import MachineBlock, Transformer, result_name
+from emulon.machine.transformer import Transformer, result_name
 
 EMBEDDING = -1
 # A program compiled for one of the architectures.

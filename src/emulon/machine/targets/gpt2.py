@@ -20,12 +20,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from emulon.machine.layer import MachineBlock
 from emulon.machine.layout import ZERO, RegisterLayout
 from emulon.machine.normalisation import EPSILON
 from emulon.machine.ranges import Range
 from emulon.machine.targets.stock import NeedsTransformers, stock_model
 from emulon.machine.tokens import Interleaved
-from emulon.machine.transformer import MachineBlock, Transformer
+from emulon.machine.transformer import Transformer
 
 SLOTS = "slots.json"
 

@@ -6,14 +6,13 @@ import math
 
 import pytest
 import torch
-from machine_cases import every_operator, in_llama
+from machine_cases import in_llama
 
 from emulon.core.errors import BadProgram
 from emulon.machine.program import RegisterProgram
 from emulon.machine.targets.llama_error import ABOVE, GATE, KINK, PAD_SIZE, ExactNorm
 from emulon.machine.targets.llama_registers import (
     compile_registers,
-    gains,
 )
 from emulon.machine.tokens import Average, Lookup
 from emulon.planted.architecture import ARCHITECTURES
@@ -33,25 +32,6 @@ def test_look_ups_are_exact_to_the_last_bit_and_means_have_equal_weights() -> No
     assert torch.equal(held["before"][:, 1:], values[:, :-1].double()) and not held["before"][:, 0].any()
     fourth = (values[:, 1].double() + values[:, 3].double()) / 2
     assert (held["mean"][:, 3] - fourth).abs().max() <= 2 * U and not held["mean"][:, 0].any()
-
-
-def test_what_a_register_keeps_is_neither_read_nor_erased() -> None:
-    program = RegisterProgram("kept", tokens=2)
-    a, b = program.input("a", bound=1.0), program.input("b", bound=1.0)
-    with program.together():
-        program.aff(a, a - 0.5 * b)
-        program.aff(program.register("c"), 2.0 * b)
-    program.aff(b, 2.0 * b)
-    kept, *others = program.instructions
-    assert kept.increment is not None and kept.increment.reads == ("b",)
-    assert [one.increment for one in others] == [None, None]
-    assert [one.entries_written for one in program.instructions] == [1, 1, 1]
-    block = compile_registers(program.returns(a)).typed_blocks[0]
-    # For a what is added; for b and c what is read and what is erased, which is nobody's where c holds nothing yet.
-    assert int(block.value.any(dim=-1).sum()) == 5
-    values = {name: torch.rand(16, 2, 1, generator=torch.Generator().manual_seed(3)) for name in "ab"}
-    held, _ = in_llama(program, values, f32)
-    assert (held["a"] - (values["a"].double() - 0.5 * values["b"].double())).abs().max() <= U
 
 
 @pytest.mark.parametrize("width", [64, 256, 1024])
@@ -84,18 +64,6 @@ def test_silu_and_softmax_are_as_the_certificate_assumes() -> None:
     assert (silu(z).double() - silu(z.double())).abs().le(4 * U * z.double().abs()).all()
     far = torch.cat([z[z >= 128], torch.tensor([GATE])])
     assert torch.equal(silu(far), far) and not silu(-far).any()
-
-
-def test_a_divisor_stands_in_for_the_pad_and_the_next_attention_puts_it_back() -> None:
-    machine = compile_registers(every_operator())
-    divided = [index for index, layer in enumerate(machine.layers) if layer.divisions]
-    assert len(divided) == 3 and divided[-1] + 1 < machine.depth
-    for index in divided:
-        after = machine.layers[index + 1]
-        assert not after.adds and not after.divisions
-        block = machine.typed_blocks[index + 1]
-        assert torch.equal(block.attention_gain, gains(machine.layout, 0.0, ("divide", "bank")))
-        assert block.head_owners[:2] == [[0], [0]]
 
 
 def test_what_does_not_fit_is_refused_in_one_line() -> None:

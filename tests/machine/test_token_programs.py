@@ -7,7 +7,6 @@ import torch
 from emulon.core.errors import BadProgram, BadShape
 from emulon.machine import Back, TokenProgram, compile_llama
 from emulon.machine.instruction import AffineForm
-from emulon.machine.token_layers import PAIRS, Rotary, require_gap, turned
 
 MOST = 16
 NUMBERS = {str(v): float(v) for v in range(MOST)}
@@ -75,18 +74,6 @@ def test_norms_are_exactly_the_identity(sorter):
     stream[..., 1:] = 1e3 * torch.randn(stream[..., 1:].shape, generator=torch.Generator().manual_seed(0))
     out = network.model.layers[0].input_layernorm(stream)
     assert torch.equal(out[..., 1:], stream[..., 1:]) and bool((out[..., 0] == 1).all())
-
-
-@pytest.mark.parametrize("context", [256, 1 << 15, 1 << 18])
-def test_pairs_tell_every_place_and_how_recent_it_is(context):
-    rotary = Rotary(context)
-    assert min(require_gap(rotary, places) for places in (0, 1, 5, 13)) >= 60
-    distance = np.arange(context)
-    falls = -rotary.slope * np.sin(rotary.frequency(rotary.recency) * distance)
-    assert np.diff(falls).max() < -5 and rotary.still >= 14 and len(rotary.content) == PAIRS - 1 - rotary.recency
-    frequencies = [rotary.frequency(pair) for pair in range(rotary.recency)]
-    exact = [(np.cos(5 * f), -np.sin(5 * f)) for f in frequencies]
-    assert np.abs(np.array(turned(rotary, 5)) - exact).max() < 1e-15
 
 
 def test_what_cannot_be_compiled_is_refused_in_one_line():

@@ -28,16 +28,7 @@ Value = TypeVar("Value", float, list[float])
 
 
 def interpreter(capacity: Capacity) -> TokenProgram:
-    """The program that runs every method of the language.
-
-    Args:
-        capacity: How many features, rows and steps it can hold.
-    Returns:
-        The program; `machine.targets.llama.compile_llama` makes a model of it.
-
-    Example:
-        >>> print(interpreter(SMALL))
-    """
+    """The program that runs every method of the language, for so many features, rows and steps."""
     words, d = Vocabulary(capacity), capacity.features
     p = TokenProgram(f"learning by text, {capacity.name}", list(words.numbers), CONTEXT[capacity.name])
 

@@ -38,11 +38,7 @@ def register(make: Callable[..., Method]) -> Callable[..., Method]:
 
 
 def as_method(algorithm: Algorithm | Method) -> Method:
-    """The method that an algorithm is.
-
-    Raises:
-        EmulonError: It is no gradient descent, or one that a prompt cannot state.
-    """
+    """The method that an algorithm is; EmulonError where a prompt cannot state it."""
     if isinstance(algorithm, Method):
         return algorithm
     if not isinstance(algorithm, GradientDescent | NamedAlgorithm):
@@ -70,11 +66,7 @@ def known_methods() -> dict[str, Callable[..., Algorithm | Method]]:
 
 
 def method_named(name: str) -> Callable[..., Algorithm | Method]:
-    """The method of this name, or of this name and `_regression`.
-
-    Raises:
-        EmulonError: There is none.
-    """
+    """The method of this name, or of this name and `_regression`; EmulonError where there is none."""
     known, plain = known_methods(), name.lower().replace("-", "_")
     for called in (plain, f"{plain}_regression"):
         if called in known:

@@ -152,19 +152,10 @@ def _numbered(letter: str, values: Row) -> str:
 
 
 def question(number: int, row: Iterable[float]) -> str:
-    """Ask for w·x of a new row, behind weights: the model writes the number of its y.
+    """`?1 x1 … y` asks behind weights for w·x of a new row: the model writes the number of its y.
 
-    Args:
-        number: Of the question, 1 up to the rows that the model can hold.
-        row: The row's features.
-    Returns:
-        `?1 x1 … y`.
-    Raises:
-        OutOfDomain: A feature cannot be written.
-
-    Example:
-        >>> question(1, [0.5])
-        '?1 x1 +0.50 +000 +000 y'
+    Questions are numbered from 1 up to the rows that the model can hold. OutOfDomain is raised where a feature cannot
+    be written.
     """
     return f"?{number} {_numbered('x', _row(row, f'question {number}', 'x'))} y"
 
@@ -203,19 +194,13 @@ def soft_threshold(threshold: int) -> Gate:
 
 
 def gate_of(expression: str) -> Gate:
-    """The gated pieces of a function of t.
+    """The gated pieces of a function of t, every number rounded to a multiple of 1e-8.
 
     Args:
         expression: Piecewise affine with its kinks and jumps inside ±19.99, as `Max(-1, Min(1, t))`, or
             a + b·tanh(c·t + d), or a + b/(1 + exp(c·t + d)).
-    Returns:
-        The gate; every number is rounded to a multiple of 1e-8.
     Raises:
         BadExpression: It is none of these, or a number in it cannot be written.
-
-    Example:
-        >>> gate_of("Max(t, 0)").pieces
-        ((0, 0, 0, 0), (100000000, 0, 100000000, 0))
     """
     f = parse(expression)
     try:

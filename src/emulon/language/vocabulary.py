@@ -51,14 +51,10 @@ def to_units(value: float | Fraction) -> int:
 
 
 def encode(value: float | Fraction) -> tuple[str, str, str]:
-    """Write a number as three words.
+    """The nearest multiple of 1e-8 as three words, with balanced second and third groups.
 
-    Args:
-        value: The number; its nearest multiple of 1e-8 is written.
-    Returns:
-        The three words, with balanced second and third groups.
     Raises:
-        OutOfDomain: It is not finite, or above 19.99 in absolute value.
+        OutOfDomain: The number is not finite, or above 19.99 in absolute value.
 
     Example:
         >>> " ".join(encode(0.31512484))

@@ -61,11 +61,11 @@ def planned(program: RegisterProgram, dtype: torch.dtype, *, rotated: int = 0) -
     layout = RegisterLayout(program, maps, peaks(program, analysis), divides=bool(spans))
     layout.shape_heads(demands(layout, layers, {*program.inputs, *program.initial}, sweeps=True), rotated)
     normalisation, factors = plan(layout.width, *content(program, layout, analysis), list(spans.values()), dtype)
-    chosen, last = dict(zip(spans, factors, strict=True)), None
+    chosen, last = dict(zip(spans, factors, strict=True)), -2  # the block of the last division
     divided: dict[int, Division] = {}
     for place, layer in enumerate(layers):
         # How many attentions have swept the last divisor out.
-        sweeps = 0 if last is None else 1 if last == place - 1 else 2
+        sweeps = 0 if last < 0 else 1 if last == place - 1 else 2
         divided |= {one.number: Division(chosen[one.number], *spans[one.number], sweeps) for one in layer.divisions}
         last = place if layer.divisions else last
     return Plan(program, analysis, layers, layout, normalisation, divided)

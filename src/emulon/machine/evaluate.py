@@ -95,10 +95,10 @@ def _linear(form: AffineForm, name: str, values: Kind) -> Kind:
     chosen = form.selections[name]
     if chosen is None:
         return values.matmul(form.parts[name].mT)
-    taken = values if chosen.all_in_order else values[..., chosen.places]
+    taken = values[..., chosen.places]
     if chosen.factors is None:
         return taken
-    return taken.signed(chosen.factors) if chosen.only_signs else taken * chosen.factors
+    return taken.signed(chosen.factors) if bool((chosen.factors.abs() == 1).all()) else taken * chosen.factors
 
 
 def _read_at(values: Kind, where: Where, registers: Mapping[str, Kind]) -> Kind:

@@ -24,8 +24,6 @@ class Selection:
 
     places: Tensor
     factors: Tensor | None
-    all_in_order: bool
-    only_signs: bool
 
     @classmethod
     def of(cls, matrix: Tensor) -> Selection | None:
@@ -34,8 +32,7 @@ class Selection:
             return None
         rows, places = torch.arange(len(matrix), device="cpu"), matrix.abs().argmax(dim=1)
         factors = matrix[rows, places]
-        in_order = len(matrix) == matrix.shape[1] and bool((places == rows).all())
-        return cls(places, None if bool((factors == 1).all()) else factors, in_order, bool((factors.abs() == 1).all()))
+        return cls(places, None if bool((factors == 1).all()) else factors)
 
 
 class AffineForm:

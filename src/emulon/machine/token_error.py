@@ -60,15 +60,7 @@ SHUT, KINK, FLOAT64 = 128.0, 0.56, 1e-12
 class Meaning:
     """A text's registers, as the program states them: reads take their tokens alone, products are products.
 
-    Args:
-        program: A token program.
-        words: The text, beginning with `<s>`.
-    Raises:
-        BadProgram: The text begins otherwise, or has a word that the program does not know.
-
-    Example:
-        >>> Meaning(program, ["<s>", "7", "3", "="]).next_word
-        '3'
+    BadProgram is raised where the text does not begin with `<s>`, or has a word that the program does not know.
     """
 
     def __init__(self, program: TokenProgram, words: Sequence[str]) -> None:
@@ -149,16 +141,10 @@ class Routing:
 
 
 def routing(compiled: LlamaProgram, spacing: int) -> list[Routing]:
-    """Bound what every read takes from tokens that it does not mean.
+    """Bound what every head takes from tokens that its read does not mean, layer by layer.
 
-    Args:
-        compiled: A compiled token program.
-        spacing: The least distance between two tokens of which the latest is read.
-    Returns:
-        A bound for every head, layer by layer; softmax tables mean all their tokens and have none.
-
-    Example:
-        >>> max(one.leak for one in routing(compile_llama(program), spacing=5))
+    `spacing` is the least distance between two tokens of which the latest is read. Softmax tables mean all their tokens
+    and have no bound.
     """
     rotary, found = Rotary(compiled.program.context), []
     for layer in compiled.layers:
@@ -219,16 +205,7 @@ def leak(compiled: LlamaProgram, spacing: int) -> float:
 
 
 class Bounded(Meaning):
-    """A text's registers and how far any correct float32 engine can be from them.
-
-    Args:
-        compiled: A compiled token program.
-        words: The text, beginning with `<s>`.
-        leaked: From `leak`.
-
-    Example:
-        >>> Bounded(compiled, ["<s>", "7"], leak(compiled, spacing=4)).errors["number"]
-    """
+    """A text's registers, and how far any correct float32 engine can be from them; `leaked` is from `leak`."""
 
     def __init__(self, compiled: LlamaProgram, words: Sequence[str], leaked: float) -> None:
         self.errors: dict[str, Tensor] = {}

@@ -34,17 +34,9 @@ NAMES = {
 
 
 def write_gguf(folder: Path, path: Path, kind: str = "F32") -> None:
-    """Write a checkpoint for llama.cpp.
+    """Write the Hugging Face folder of a Llama, GPT-2 or GPT-NeoX as a file for llama.cpp.
 
-    Args:
-        folder: A Hugging Face folder of a Llama, GPT-2 or GPT-NeoX: config.json and model.safetensors.
-        path: The file to write.
-        kind: How matrices are stored: one of `KINDS`. Norms are float32.
-    Raises:
-        EmulonError: There is no such kind, or the folder holds another model.
-
-    Example:
-        >>> write_gguf(Path("model"), Path("model/model-F32.gguf"))
+    Matrices are stored as `kind`, one of `KINDS`, norms in float32. Another kind or model raises EmulonError.
     """
     import gguf
 

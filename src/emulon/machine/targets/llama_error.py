@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 class Noise:
     """What a stream written in another basis holds beside what it should, in units of stored entries.
 
-    Attributes:
-        misread: The error of reading a functional, relative to its 1-norm, by the registers that it reads.
-        drift: By register, what has drifted into one of its slots when it is read.
-        final: The same after the last block.
+    `misread` is the error of reading a functional, relative to its 1-norm, by the registers that it reads; `drift` what
+    has drifted into a slot of a register when it is read, `final` the same after the last block.
     """
 
     misread: Mapping[frozenset[str], float] = field(default_factory=dict)

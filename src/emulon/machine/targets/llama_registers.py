@@ -280,19 +280,7 @@ def plan_llama(program: RegisterProgram) -> LlamaPlan:
 
 
 def compile_registers(program: RegisterProgram) -> LlamaMachine:
-    """Compile a register program into the weights of a stock Llama.
-
-    Args:
-        program: A register program.
-    Returns:
-        The compiled program, with a certificate of every register.
-    Raises:
-        BadProgram: The program cannot be compiled.
-
-    Example:
-        >>> machine = compile_registers(program)
-        >>> machine.certificate
-    """
+    """Compile a register program into the weights of a stock Llama, with a certificate of every register."""
     plan = plan_llama(program)
     builder, before = Builder(plan), [None, *plan.layers[:-1]]
     return LlamaMachine(plan, [builder.build(layer, after) for layer, after in zip(plan.layers, before, strict=True)])

@@ -34,16 +34,10 @@ class NeedsTransformers(EmulonError):
 
 
 def stock_model(kind: str, config: Mapping[str, Any], state: Mapping[str, Tensor]) -> Any:
-    """A model without a head, in the dtype of its parameters.
+    """A frozen model without a head, in the dtype of its parameters.
 
-    Args:
-        kind: Its `model_type`: gpt2, gpt_neox or llama.
-        config: The entries of config.json that decide the function.
-        state: Parameters by name; an unembedding among them is left out.
-    Returns:
-        The model, frozen.
-    Raises:
-        NeedsTransformers: Hugging Face transformers is not installed.
+    `kind` is its `model_type` (gpt2, gpt_neox, llama), `config` the entries of config.json that decide the function;
+    an unembedding in `state` is left out. NeedsTransformers is raised where transformers is missing.
     """
     try:
         from transformers import AutoConfig, AutoModel
@@ -137,14 +131,10 @@ PARTS = {
 
 
 def with_stock_names(kind: str, weights: Weights, heads: int) -> Weights:
-    """Weights by Llama's names, as the stock class of a kind stores them.
+    """Weights by Llama's names, as the stock class of a `model_type` stores them.
 
-    Args:
-        kind: The `model_type` of its config.json; but for those in `PARTS` all have Llama's names.
-        weights: Arrays by name.
-        heads: How many there are.
-    Returns:
-        Arrays by the class's names: GPT-2's matrices transposed, GPT-NeoX's queries, keys and values head by head.
+    GPT-2's matrices are transposed, GPT-NeoX's queries, keys and values stand head by head; kinds that are not in
+    `PARTS` have Llama's names.
     """
     if kind not in PARTS:
         return weights

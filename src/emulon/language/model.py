@@ -277,6 +277,7 @@ class TextRun(Run):
     """A run by text.
 
     Attributes:
+        prompt: The question.
         transcript: The prompt and all that was written behind it.
         weights: After the last step, in the form in which x was given.
         iterates: After every step, the start among them, (steps + 1, features), float64.
@@ -286,6 +287,9 @@ class TextRun(Run):
 
     def __init__(self, name: str, text: str, found: Transcript, given: ArrayFormat, sha256: tuple[str, str]) -> None:
         self._name, self.transcript, self.found, self.given, self.sha256 = name, text, found, given, sha256
+        self.prompt, self.overflow = found.prompt, found.overflow
+        weights = torch.tensor([found.prompt.start, *found.written], dtype=torch.float64, device="cpu")
+        self.iterates: Float[Tensor, "iterates features"] = weights / UNITS
 
     @cached_property
     def certificate(self) -> Certificate:  # type: ignore[override]  # it takes as long as an audit: made when asked for
@@ -298,21 +302,6 @@ class TextRun(Run):
     def name(self) -> str:
         """The name of what ran."""
         return self._name
-
-    @property
-    def prompt(self) -> Prompt:
-        """What the model was asked."""
-        return self.found.prompt
-
-    @property
-    def overflow(self) -> bool:
-        """Whether the model said `overflow`."""
-        return self.found.overflow
-
-    @property
-    def iterates(self) -> Float[Tensor, "iterates features"]:
-        """The start and the weights after every step."""
-        return torch.tensor([self.prompt.start, *self.found.written], dtype=torch.float64, device="cpu") / UNITS
 
     @property
     def last(self) -> Float[Tensor, " features"]:

@@ -141,18 +141,6 @@ class Interleaved:
         # the mean over y_1 … y_{i−1}, as seen from x_i
         self.past_examples = Average("past examples", tuple(t for t in tokens if t % 2 == 0))
 
-    def similar_examples(self, query: str, key: str, sharp: float, reach: float) -> Matched:
-        """The mean over y_1 … y_{i−1}, as seen from x_i, weighed by how alike the registers `query` here and `key`
-        there are; both have as many entries as there are features."""
-        name = f"examples like {query}"
-        return Matched(name, self.past_examples.members, True, query, key, self.features, sharp, reach)
-
-    def first(self) -> Float[Tensor, "tokens 1"]:
-        """1 at the tokens of the first example: where a recurrence takes its initial value."""
-        flags = torch.zeros(self.tokens, 1, dtype=torch.float64, device="cpu")
-        flags[:2] = 1.0
-        return flags
-
     def fill(self, xs: Float[Tensor, "... samples features"], ys: Float[Tensor, "... targets"]) -> dict[str, Tensor]:
         """The input registers x and y, (..., tokens, size); `ys` may leave out the last target, which is not used."""
         require_shape(xs, "xs", self.samples, self.features)

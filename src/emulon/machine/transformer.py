@@ -138,20 +138,16 @@ class Transformer(CompiledProgram, SealedModule):
         self.register_buffer("final_gain", blocks[0].gain.clone())
 
     @property
-    def parameters_count(self) -> int:
-        return sum(buffer.numel() for buffer in self.buffers())
-
-    @property
     def certificates(self) -> dict[str, Certificate]:
         self.require_unchanged()
         return self._certificates
 
     def __repr__(self) -> str:
-        bound = self.certificate.bound
+        bound, parameters = self.certificate.bound, sum(buffer.numel() for buffer in self.buffers())
         promise = f"error {self.certificate}" if math.isfinite(bound) else "no error bound on so wide a domain"
         return (
             f"Transformer({self.program.name}: depth {self.depth}, width {self.width}, heads {self.heads}, "
-            f"mlp {self.inner}, {self.parameters_count} parameters, {promise})"
+            f"mlp {self.inner}, {parameters} parameters, {promise})"
         )
 
     def embed(self, **inputs: Float[Tensor, "... tokens _"]) -> Float[Tensor, "... all_tokens width"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from emulon.certify import Domain, Spectrum
 from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram, Shape
-from emulon.machine.tokens import Interleaved, Lookup
+from emulon.machine.tokens import Interleaved, Lookup, Matched
 
 BEYOND = 4.0
 # A match may reach a little further than the domain says: registers are ranged with room for rounding.
@@ -58,7 +58,9 @@ class Examples:
     def first(self) -> Register:
         """1 at the tokens of the first example, where a recurrence takes its initial value."""
         known = self.program.registers.get("first")
-        return self.program.constant("first", self.prompt.first()) if known is None else known
+        flags = torch.zeros(self.prompt.tokens, 1, dtype=torch.float64, device="cpu")
+        flags[:2] = 1.0
+        return self.program.constant("first", flags) if known is None else known
 
 
 def copied(examples: Examples) -> Register:
@@ -71,8 +73,9 @@ def copied(examples: Examples) -> Register:
 def weighed(examples: Examples, sharp: float) -> Register:
     """ŷ_i = Σ_{j<i} e^{sharp·x_i·x_j} y_j / Σ_{j<i} e^{sharp·x_i·x_j}: with a large `sharp` the most alike decides."""
     x, mean = examples.own_x(), examples.register("mean")
-    reach = sharp * (examples.domain.norm * ROOM) ** 2
-    examples.program.mov(mean, examples.y, at=examples.prompt.similar_examples(x.name, x.name, sharp, reach))
+    reach, past = sharp * (examples.domain.norm * ROOM) ** 2, examples.prompt.past_examples.members
+    alike = Matched(f"examples like {x.name}", past, True, x.name, x.name, examples.domain.features, sharp, reach)
+    examples.program.mov(mean, examples.y, at=alike)
     return mean
 
 

@@ -38,14 +38,12 @@ def corpus(options: Namespace) -> None:
 def translate(options: Namespace) -> None:
     """Translate each TEXT, a line for each, by a learner that was trained on translation."""
     learner, task = open_run(options.run, Translation)
-    assert isinstance(task, Translation)
     print("\n".join(translated(learner, task, options.texts, options.beams)))
 
 
 def classify(options: Namespace) -> None:
     """The class of TEXT, and the probability of each, by a learner that was trained on classification."""
     learner, task = open_run(options.run, Classification)
-    assert isinstance(task, Classification)
     chances = classified(learner, task, options.texts[0])
     print(next(iter(chances)))
     for name, chance in chances.items():

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,9 +23,10 @@ from reproduce.text.tasks import Classification, TextTask, Translation
 PART = 512
 # The normal deviate of a 95 % interval.
 DEVIATE = 1.959964
+Asked = TypeVar("Asked", bound=TextTask)
 
 
-def open_run(path: Path | str, kind: type[TextTask]) -> tuple[Learner, TextTask]:
+def open_run(path: Path | str, kind: type[Asked]) -> tuple[Learner, Asked]:
     """A trained run on texts and its task, from its folder alone: the corpus may be elsewhere by now."""
     folder = RunFolder(Path(path))
     task = folder.config().make_task()
@@ -33,7 +34,7 @@ def open_run(path: Path | str, kind: type[TextTask]) -> tuple[Learner, TextTask]
         name = folder.config().task.task.partition(":")[0]
         raise NoRun(f"{path} is a run on {name}, and this asks for one on {kind.kind}; name another folder")
     kept = task.with_saved_data(folder.path)
-    assert isinstance(kept, TextTask)
+    assert isinstance(kept, kind)
     return load_learner(path)[0], kept
 
 
@@ -65,12 +66,12 @@ def _search(learner: Learner, task: Translation, sources: Sequence[Sequence[int]
     device = learner.position.device
     texts, longest = Texts.of(sources), max(map(len, sources))
     source = texts.padded(torch.arange(len(sources), device="cpu"), longest, PAD).to(device)
-    prefix = task.prefix(source).repeat_interleave(beams, dim=0)
+    source = source.repeat_interleave(beams, dim=0)
     written = torch.full((len(sources), beams, 1), START, device=device)
     score = torch.full((len(sources), beams), -math.inf, device=device)
     score[:, 0] = 0.0  # the beginnings are all the same, and one is enough
     for _ in range(task.longest):
-        tokens = torch.cat([prefix, task.answer(written.flatten(0, 1))], dim=1)
+        tokens = task.pair(source, written.flatten(0, 1))
         state = learner.states(learner.embed(tokens), 1, learner.visible(tokens))[-1, :, -1]
         chances = learner.read_out(state).float().log_softmax(-1).unflatten(0, (-1, beams))
         score, written = _continued(score, written, chances)

@@ -162,6 +162,11 @@ class TextTask(Task):
             return self
         return dataclasses.replace(self, data=str(folder / KEPT))  # type: ignore[type-var]  # text tasks are dataclasses
 
+    def placed(self, words: Int[Tensor, "batch words"], first: int = 0) -> Int[Tensor, "batch words 2"]:
+        """Words as tokens; places count from `first`."""
+        places = first + torch.arange(words.shape[-1], device=words.device)
+        return torch.stack([words, places.expand_as(words)], dim=-1)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts of people as words; refused where there is nothing to read, or more than is read."""
         for text in texts:
@@ -221,16 +226,13 @@ class Translation(TextTask, name="translation"):
         wanted = target.masked_fill(target == PAD, NOT_ASKED)
         ends = split.answers.lengths[rows].unsqueeze(-1)
         wanted = torch.where(torch.arange(self.length, device="cpu") == ends, END, wanted).unsqueeze(-1)
-        tokens = torch.cat([self.prefix(source), self.answer(before)], dim=1)
-        return Prompts(tokens, wanted, wanted)
+        return Prompts(self.pair(source, before), wanted, wanted)
 
-    def prefix(self, words: Int[Tensor, "batch words"]) -> Int[Tensor, "batch words 2"]:
-        """Source words as tokens."""
-        return torch.stack([words, torch.arange(words.shape[-1], device=words.device).expand_as(words)], dim=-1)
-
-    def answer(self, words: Int[Tensor, "batch words"]) -> Int[Tensor, "batch words 2"]:
-        """Target words as tokens, <s> the first of them."""
-        return self.prefix(words) + torch.tensor([0, self.longest], device=words.device)
+    def pair(
+        self, source: Int[Tensor, "batch words"], target: Int[Tensor, "batch more"]
+    ) -> Int[Tensor, "batch both 2"]:
+        """Source and target words as tokens; the first target word is <s>."""
+        return torch.cat([self.placed(source), self.placed(target, self.longest)], dim=1)
 
 
 @dataclass(frozen=True)
@@ -270,5 +272,4 @@ class Classification(TextTask, name="classification"):
 
     def read(self, words: Int[Tensor, "batch words"]) -> Int[Tensor, "batch tokens 2"]:
         """<s> and the words, as tokens."""
-        words = F.pad(words, (1, 0), value=START)
-        return torch.stack([words, torch.arange(words.shape[-1], device=words.device).expand_as(words)], dim=-1)
+        return self.placed(F.pad(words, (1, 0), value=START))

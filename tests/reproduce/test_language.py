@@ -82,7 +82,7 @@ def test_search_in_a_batch_is_search_one_by_one(translator):
 
 def chance_of(learner, task, source, words):
     """The logarithm of the probability of an answer and its end."""
-    tokens = torch.cat([task.prefix(torch.tensor([source])), task.answer(torch.tensor([[1, *words]]))], dim=1)
+    tokens = task.pair(torch.tensor([source]), torch.tensor([[1, *words]]))
     with torch.no_grad():
         scores = learner(tokens)[0, len(source) :].log_softmax(-1)
     return sum(scores[place, word].item() for place, word in enumerate([*words, END]))
@@ -93,7 +93,7 @@ def test_one_beam_takes_the_most_probable_word_and_more_find_no_worse_answers(tr
     gained = []
     for source in task.encode(["Ein pferd frisst im Haus.", "Haus Haus Wiese", "grün"]):
         [greedy], [best] = translations(learner, task, [source]), translations(learner, task, [source], 6)
-        tokens = torch.cat([task.prefix(torch.tensor([source])), task.answer(torch.tensor([[1, *greedy]]))], dim=1)
+        tokens = task.pair(torch.tensor([source]), torch.tensor([[1, *greedy]]))
         with torch.no_grad():
             assert learner(tokens)[0, len(source) :].argmax(-1).tolist()[: len(greedy)] == greedy
         ours, theirs = (chance_of(learner, task, source, words) / (len(words) + 1) for words in (best, greedy))

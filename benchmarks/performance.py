@@ -42,7 +42,7 @@ from emulon.training import TrainConfig
 from reproduce.arguments import Arguments, Progress, run_script
 from reproduce.claim import Setting
 from reproduce.emulation import section_4_3
-from reproduce.ours.training import HUGGING_FACE, make_step
+from reproduce.ours.learners import HUGGING_FACE, make_step
 
 ROOT = Path(__file__).parents[1]
 Rows = list[dict[str, Any]]

@@ -10,7 +10,7 @@ from reproduce.index import index
 from reproduce.record import measure, read, write
 
 TABLE_1 = all_claims()["emulation-table-1"]
-HERE = "reproduce.emulation.table_1"
+HERE = "reproduce.emulation.trained_heads"
 MODULES = "reproduce.emulation.modules"
 
 

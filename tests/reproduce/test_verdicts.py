@@ -12,8 +12,8 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 from emulon.report.figure import Figure, chart
 from reproduce.algoformer import figure_2
 from reproduce.claim import SCALES, CannotTest, Claim, Scale, Setting, SetUp, Verdict, all_claims
-from reproduce.emulation import section_5_1 as section_51
 from reproduce.emulation import tables_2_and_3 as table3
+from reproduce.emulation import trained_heads as section_51
 from reproduce.index import index
 from reproduce.record import path_of, read
 

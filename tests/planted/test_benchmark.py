@@ -140,24 +140,12 @@ def test_slopes_are_those_of_small_changes(questions: Questions) -> None:
     assert float((above - below) / (2 * small)) == pytest.approx(float((slopes.mlps[block] * towards).sum()), rel=1e-4)
 
 
-def test_a_patch_scores_how_far_the_answers_move(questions: Questions) -> None:
+@pytest.mark.parametrize("name", ["activation-patching", "acdc"])
+def test_nothing_moves_where_the_other_prompt_is_the_same(name: str, questions: Questions) -> None:
     subject = questions.subject.few(8)
-    same = METHODS["activation-patching"](replace(subject, others=subject.prompts))
-    assert same.heads is not None and same.mlps is not None
-    assert max(same.heads.max(), same.mlps.max()) < 1e-9, "nothing changes where the other prompt is the same"
-    found = METHODS["activation-patching"](subject)
-    assert found.mlps is not None
-    block = int(found.mlps.argmax())
-    own, other = subject.run.answers, subject.other_run.mlps[block]
-    hook = subject.model.h[block].mlp.register_forward_hook(lambda *_: other)
-    try:
-        moved = subject.activations(subject.prompts).answers - own
-    finally:
-        hook.remove()
-    assert (
-        float(found.mlps[block]) == pytest.approx(float(moved.norm()) / moved.numel() ** 0.5)
-        and moved.abs().max() > 1e-3
-    )
+    same, found = METHODS[name](replace(subject, others=subject.prompts)), METHODS[name](subject)
+    assert same.heads is not None and same.mlps is not None and found.mlps is not None
+    assert max(same.heads.abs().max(), same.mlps.abs().max()) < 1e-9 and found.mlps.max() > 1e-3
 
 
 def test_a_control_takes_off_what_a_place_gives_away_of_anything(questions: Questions) -> None:
@@ -173,11 +161,6 @@ def test_a_probe_is_scored_on_prompts_that_it_was_not_fitted_to() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2, 3, 90, 40, generator=generator, dtype=torch.float64)
     assert probe(inputs, (torch.randn(90, 2, generator=generator, dtype=torch.float64),)).max() < 0.1
-
-
-def test_a_single_coordinate_explains_at_most_all(questions: Questions) -> None:
-    places = METHODS["coordinate-probe"](questions.subject).places
-    assert places is not None and places.min() >= 0 and 0.5 < places.max() <= 1
 
 
 def test_attributions_of_prompts_do_not_cancel(questions: Questions) -> None:
@@ -221,15 +204,6 @@ def test_attention_written_out_is_that_of_torch(questions: Questions) -> None:
     few = questions.subject.few(4)
     with circuits.explicit_attention():
         torch.testing.assert_close(few.activations(few.prompts).answers, few.run.answers)
-
-
-def test_pruning_scores_nothing_where_the_other_prompt_is_the_same(questions: Questions) -> None:
-    subject = questions.subject.few(8)
-    same = METHODS["acdc"](replace(subject, others=subject.prompts))
-    assert same.heads is not None and same.mlps is not None
-    assert max(same.heads.abs().max(), same.mlps.abs().max()) < 1e-12
-    found = METHODS["acdc"](subject)
-    assert found.mlps is not None and found.mlps.max() > 1e-3
 
 
 def test_swapped_answers_are_those_of_the_network_with_the_next_prompts_quantity(
@@ -325,8 +299,9 @@ def test_a_method_without_its_library_says_what_to_install(
 
 
 def test_every_method_beats_chance_at_what_it_answers() -> None:
-    """An sgd and a moving average, plain, under all obfuscations at once, and beside a decoy."""
-    rows = score_models(tuple(METHODS), (1, 2), ("plain", "all at once", "decoy"))
+    """An sgd and a moving average, plain and under all obfuscations at once."""
+    variants = ("plain", "all at once")
+    rows = score_models(tuple(METHODS), (1, 2), variants)
     cells = {(one.method, one.measure, one.variant): one for one in summary(rows)}
     missing = {row.method for row in rows if row.missing}
     assert missing <= {"gim"}
@@ -334,13 +309,13 @@ def test_every_method_beats_chance_at_what_it_answers() -> None:
         asked = {measure for method, measure, _ in cells if method == name}
         assert asked
         for measure in asked & {"where", "what", "circuit", "which"} if name != "random" else ():
-            for variant in ("plain", "all at once", "decoy"):
+            for variant in variants:
                 value, chance = (cells[one, measure, variant].score.value for one in (name, "random"))
                 if measure == "where":
                     assert value < chance, (name, measure, variant)
                 elif name != "readout-attribution":  # it sees the last step alone
                     assert value > (0.4 if measure == "what" else 0.6), (name, measure, variant)
-    assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 3 * len(METHODS)
+    assert {row.seed for row in rows} == {1, 2} and len(rows) == 2 * 2 * len(METHODS)
 
 
 def test_guesses_score_chance(questions: Questions) -> None:
@@ -386,12 +361,14 @@ def test_the_numbers_that_are_kept_are_of_every_method_and_chance_is_chance_in_t
         assert found is not None and abs(found[0].value - chance) < found[0].high - found[0].low, measure
     covered = record["coverage"]["identify"]
     assert covered["intervals"] < 100 or 0.9 <= covered["value"] <= 0.99
+    record["cells"] = [one for one in record["cells"] if one["method"] == "random"]
+    record["scores"] = {"random": record["scores"]["random"]}
     record["cells"][0]["score"]["value"] += 0.01
     with pytest.raises(BadEntry, match="means are not those of its scores"):
         check(record)
 
 
-def test_both_architectures_are_scored_in_every_variant_in_a_quarter_of_an_hour() -> None:
+def test_both_architectures_are_scored_in_a_quarter_of_an_hour() -> None:
     records = [json.loads(path.read_text()) for path in RECORDS]
     assert {record["architecture"] for record in records} == {"gpt2", "llama"}
     assert sum(record["seconds"] for record in records) < 15 * 60, "as measured by make benchmark on two cores"

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import torch
 
 from emulon import cli, planted
 from emulon.planted.benchmark import METHODS, ask, score
@@ -116,11 +115,3 @@ def test_the_entries_that_are_kept_have_the_scores_of_their_answers() -> None:
         assert entry.cells and scored(entry, revealed)
         methods.add(entry.method)
     assert methods == set(METHODS)
-
-
-def test_opened_questions_are_the_ones_that_were_written(truth: Path) -> None:
-    from emulon.planted.benchmark.split import opened
-
-    subject, _ = opened(folder_of(truth) / "000")
-    xs, ys = subject.task.held_out(0, 4, subject.predictor.samples).pairs
-    assert torch.isfinite(subject.predictor(xs, ys)).all() and not hasattr(subject.predictor, "planted")

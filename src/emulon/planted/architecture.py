@@ -27,22 +27,15 @@ from emulon.planted.truth import Compiled
 
 @dataclass
 class Block:
-    """The weights of one block; every row reads or writes a direction of the residual stream.
-
-    Attributes:
-        query: (heads, size, width), and likewise key, value and output.
-        inward: (parts, neurons, width): what neurons read; in a Llama gate and up, in GPT-2 one part.
-        outward: (neurons, width): what neurons write.
-        fixed: Gains and biases by their names in a Llama's block; no obfuscation changes them.
-    """
+    """The weights of one block; every row reads or writes a direction of the residual stream."""
 
     query: Float[Tensor, "heads size width"]
     key: Float[Tensor, "heads size width"]
     value: Float[Tensor, "heads size width"]
     output: Float[Tensor, "heads size width"]
-    inward: Float[Tensor, "parts neurons width"]
+    inward: Float[Tensor, "parts neurons width"]  # in a Llama gate and up, in GPT-2 one part
     outward: Float[Tensor, "neurons width"]
-    fixed: dict[str, Tensor]
+    fixed: dict[str, Tensor]  # gains and biases by their names in a Llama's block; no obfuscation changes them
 
     @property
     def reads(self) -> dict[str, Tensor]:
@@ -54,20 +47,19 @@ class Block:
         """Rows that are written to the stream, by name."""
         return {"output": self.output, "outward": self.outward}
 
+    @property
+    def rows(self) -> dict[str, Tensor]:
+        """All rows by name."""
+        return {**self.reads, **self.writes}
+
 
 @dataclass
 class Weights:
-    """All weights of a planted model in float64 or its own dtype.
+    """All weights of a planted model in float64 or its own dtype."""
 
-    Attributes:
-        positions: What the embedding adds at every token.
-        blocks: The blocks.
-        gain: The gain of the final normalisation.
-    """
-
-    positions: Float[Tensor, "tokens width"]
+    positions: Float[Tensor, "tokens width"]  # what the embedding adds at every token
     blocks: list[Block]
-    gain: Float[Tensor, " width"]
+    gain: Float[Tensor, " width"]  # of the final normalisation
 
     def dead_block(self) -> Block:
         """A block that writes nothing and normalises as the final normalisation does."""
@@ -75,7 +67,7 @@ class Weights:
         fixed = {
             name: self.gain.clone() if name in NORMS else torch.zeros_like(part) for name, part in like.fixed.items()
         }
-        parts = {name: torch.zeros_like(part) for name, part in {**like.reads, **like.writes}.items()}
+        parts = {name: torch.zeros_like(part) for name, part in like.rows.items()}
         return Block(**parts, fixed=fixed)
 
 

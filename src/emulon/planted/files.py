@@ -137,13 +137,7 @@ def load(folder: str | Path) -> PlantedModel:
 
 
 def is_planted(path: Path) -> bool:
-    """Whether a folder holds a planted model.
-
-    Args:
-        path: The folder.
-    Returns:
-        True if it has a truth.json.
-    """
+    """Whether a folder holds a planted model."""
     return (path / TRUTH).is_file()
 
 
@@ -250,8 +244,7 @@ def _part_changed(draft: Draft, made: PlantedModel, state: Mapping[str, Tensor])
     pairs = [(wanted.positions, found.positions), (made.state[architecture.head], state[architecture.head])]
     same = [(wanted.gain, found.gain)]
     for block, read in zip(wanted.blocks, found.blocks, strict=True):
-        rows, changed = {**block.reads, **block.writes}, {**read.reads, **read.writes}
-        pairs += [(part, changed[name]) for name, part in rows.items()]
+        pairs += [(part, read.rows[name]) for name, part in block.rows.items()]
         same += [(part, read.fixed[name]) for name, part in block.fixed.items()]
     if not all(torch.equal(one, other) for one, other in same):
         return float("inf")

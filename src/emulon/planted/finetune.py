@@ -22,13 +22,7 @@ TRAINED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 
 @dataclass(frozen=True)
 class Trained:
-    """A planted model after some training steps.
-
-    Attributes:
-        step: Number of steps.
-        loss: Of the last step.
-        model: With the truth of the initialisation, which may no longer hold, and no bound.
-    """
+    """A planted model after some training steps; its truth is that of the initialisation, and it has no bound."""
 
     step: int
     loss: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,13 +18,16 @@ from emulon.machine.programs.sgd import clipped_rounds, descent_steps, momentum_
 from emulon.planted.mechanism import (
     MECHANISMS,
     NORM,
+    SHORT,
+    SIZES,
     TARGET,
     BoundedLinear,
+    Draws,
     Mechanism,
     between,
     integer_between,
     scale_between,
-    sizes,
+    scale_or_zero,
 )
 from emulon.tasks.task import uniform
 
@@ -56,6 +59,7 @@ class Sgd(Mechanism, name="sgd"):
 
     step_size: float = 0.5
     ridge: float = 0.0
+    draws: ClassVar[Draws] = {"ridge": (scale_or_zero, 0.01, 0.1), **SIZES, "step_size": (scale_between, 0.1, 1.0)}
 
     @property
     def max_norm(self) -> float:
@@ -66,11 +70,6 @@ class Sgd(Mechanism, name="sgd"):
 
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
         return one_by_one(xs, ys, lambda w, x, off: w - self.step_size * (x * off + 2 * self.ridge * w))
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        ridge = scale_between(generator, 0.01, 0.1) * integer_between(generator, 0, 1)
-        return cls(**sizes(generator), step_size=scale_between(generator, 0.1, 1.0), ridge=ridge)
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,12 @@ class BatchDescent(Mechanism, name="batch descent"):
     step_size: float = 1.0
     steps: int = 2
     ridge: float = 0.0
+    draws: ClassVar[Draws] = {
+        "ridge": (scale_or_zero, 0.01, 0.1),
+        "step_size": (scale_between, 0.2, 2.0),
+        "steps": (integer_between, 1, 4),
+        **SIZES,
+    }
 
     @property
     def max_norm(self) -> float:
@@ -100,18 +105,13 @@ class BatchDescent(Mechanism, name="batch descent"):
 
         return on_examples_so_far(xs, ys, fitted)
 
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        ridge = scale_between(generator, 0.01, 0.1) * integer_between(generator, 0, 1)
-        step, steps = scale_between(generator, 0.2, 2.0), integer_between(generator, 1, 4)
-        return cls(**sizes(generator), step_size=step, steps=steps, ridge=ridge)
-
 
 @dataclass(frozen=True)
 class Ridge(Mechanism, name="ridge"):
     """The ridge solution on the examples so far, by Sherman–Morrison updates. Drawn: λ log-uniform in 0.2 … 2."""
 
     ridge: float = 0.5
+    draws: ClassVar[Draws] = {**SIZES, "ridge": (scale_between, 0.2, 2.0)}
 
     @property
     def entries(self) -> int:
@@ -131,16 +131,13 @@ class Ridge(Mechanism, name="ridge"):
         penalty = self.ridge * torch.eye(xs.shape[-1], dtype=xs.dtype, device="cpu")
         return on_examples_so_far(xs, ys, lambda x, y: torch.linalg.solve(x.mT @ x + penalty, x.mT @ y))
 
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**sizes(generator), ridge=scale_between(generator, 0.2, 2.0))
-
 
 @dataclass(frozen=True)
 class MovingAverage(Mechanism, name="moving average"):
     """ŷ ← γŷ + (1 − γ)y from 0; x is not used. Drawn: γ uniform in 0.2 … 0.9."""
 
     decay: float = 0.7
+    draws: ClassVar[Draws] = {**SIZES, "decay": (between, 0.2, 0.9)}
 
     def add(self, examples: Examples) -> Register:
         return average_rounds(examples, self.decay)
@@ -150,10 +147,6 @@ class MovingAverage(Mechanism, name="moving average"):
         for y in ys[..., :-1].unbind(-1):
             answers.append(self.decay * answers[-1] + (1 - self.decay) * y)
         return torch.stack(answers, dim=-1)
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**sizes(generator), decay=between(generator, 0.2, 0.9))
 
 
 @dataclass(frozen=True)
@@ -165,6 +158,7 @@ class Momentum(Mechanism, name="momentum"):
 
     step_size: float = 0.3
     decay: float = 0.5
+    draws: ClassVar[Draws] = {**SHORT, "step_size": (scale_between, 0.1, 0.5), "decay": (between, 0.2, 0.8)}
 
     @property
     def max_norm(self) -> float:
@@ -187,11 +181,6 @@ class Momentum(Mechanism, name="momentum"):
 
         return one_by_one(xs, ys, step)
 
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        size = {"features": integer_between(generator, 1, 3), "samples": integer_between(generator, 3, 5)}
-        return cls(**size, step_size=scale_between(generator, 0.1, 0.5), decay=between(generator, 0.2, 0.8))
-
 
 @dataclass(frozen=True)
 class ClippedSgd(Mechanism, name="clipped sgd"):
@@ -202,6 +191,7 @@ class ClippedSgd(Mechanism, name="clipped sgd"):
 
     step_size: float = 0.5
     limit: float = 0.3
+    draws: ClassVar[Draws] = {"step_size": (scale_between, 0.2, 1.0), "limit": (between, 0.1, 0.5), **SIZES}
 
     @property
     def max_norm(self) -> float:
@@ -213,11 +203,6 @@ class ClippedSgd(Mechanism, name="clipped sgd"):
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
         return one_by_one(xs, ys, lambda w, x, off: w - self.step_size * x * off.clamp(-self.limit, self.limit))
 
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        step, limit = scale_between(generator, 0.2, 1.0), between(generator, 0.1, 0.5)
-        return cls(**sizes(generator), step_size=step, limit=limit)
-
 
 @dataclass(frozen=True)
 class LeastSquares(Ridge, name="least squares"):
@@ -227,10 +212,7 @@ class LeastSquares(Ridge, name="least squares"):
     """
 
     ridge: float = 0.02
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**sizes(generator), ridge=scale_between(generator, 0.01, 0.03))
+    draws: ClassVar[Draws] = {**SIZES, "ridge": (scale_between, 0.01, 0.03)}
 
 
 @dataclass(frozen=True)
@@ -251,6 +233,7 @@ class NearestAverage(Mechanism, name="nearest average"):
     For large s it is close to the nearest neighbour. Drawn: s log-uniform in 1 … 16."""
 
     sharp: float = 4.0
+    draws: ClassVar[Draws] = {**SIZES, "sharp": (scale_between, 1.0, 16.0)}
 
     def add(self, examples: Examples) -> Register:
         return weighed(examples, self.sharp)
@@ -260,10 +243,6 @@ class NearestAverage(Mechanism, name="nearest average"):
         scores = (self.sharp * xs @ xs.mT).masked_fill(~past, -torch.inf)
         weights = torch.softmax(scores, dim=-1).nan_to_num(nan=0.0)
         return (weights @ ys.unsqueeze(-1)).squeeze(-1)
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**sizes(generator), sharp=scale_between(generator, 1.0, 16.0))
 
 
 # Parts of drawn mixtures and switches: mechanisms with short programs.
@@ -276,6 +255,8 @@ class _Pair(Mechanism):
 
     first: Mechanism = field(default_factory=Sgd)
     second: Mechanism = field(default_factory=LastValue)
+    draws: ClassVar[Draws] = {}
+    switches: ClassVar[int] = 0  # entries of x that neither reads
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -287,7 +268,8 @@ class _Pair(Mechanism):
 
     @property
     def read(self) -> int:
-        return self.features
+        """Entries of x that the mechanisms read."""
+        return self.features - self.switches
 
     @property
     def entries(self) -> int:
@@ -305,11 +287,13 @@ class _Pair(Mechanism):
     def answers(self, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
         return self.first.algorithm(xs, ys), self.second.algorithm(xs, ys)
 
-    @staticmethod
-    def drawn_parts(generator: torch.Generator) -> dict[str, Any]:
+    @classmethod
+    def drawn(cls, generator: torch.Generator) -> Mechanism:
         order = torch.randperm(len(PARTS), generator=generator, device="cpu")[:2].tolist()
-        parts = {name: PARTS[i].drawn(generator) for name, i in zip(("first", "second"), order, strict=True)}
-        return {**sizes(generator), "samples": integer_between(generator, 3, 5), **parts}
+        first, second = (PARTS[i].drawn(generator) for i in order)
+        features, _, samples = (integer_between(generator, *ends) for ends in ((1, 3), (3, 6), (3, 5)))
+        own = {name: draw(generator, low, high) for name, (draw, low, high) in cls.draws.items()}
+        return cls(features + cls.switches, samples, first, second, **own)
 
 
 @dataclass(frozen=True)
@@ -321,6 +305,7 @@ class Mixture(_Pair, name="mixture"):
     """
 
     share: float = 0.5
+    draws: ClassVar[Draws] = {"share": (between, 0.2, 0.8)}
 
     def add(self, examples: Examples) -> Register:
         return mixed(examples, *self.both(examples), self.share)
@@ -328,10 +313,6 @@ class Mixture(_Pair, name="mixture"):
     def algorithm(self, xs: Tensor, ys: Tensor) -> Tensor:
         first, second = self.answers(xs, ys)
         return self.share * first + (1 - self.share) * second
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**cls.drawn_parts(generator), share=between(generator, 0.2, 0.8))
 
 
 @dataclass(frozen=True)
@@ -344,6 +325,7 @@ class Switch(_Pair, name="switch"):
     """
 
     sharp: float = 8.0
+    draws: ClassVar[Draws] = {"sharp": (scale_between, 4.0, 16.0)}
 
     def add(self, examples: Examples) -> Register:
         return switched(examples, *self.both(examples), self.sharp)
@@ -352,10 +334,6 @@ class Switch(_Pair, name="switch"):
         first, second = self.answers(xs, ys)
         gate = (self.sharp * xs[..., 0, :1]).clamp(-0.5, 0.5) + 0.5
         return gate * first + (1 - gate) * second
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        return cls(**cls.drawn_parts(generator), sharp=scale_between(generator, 4.0, 16.0))
 
 
 # The first entry of x that asks for the first mechanism of a choice; its negative asks for the second.
@@ -381,11 +359,7 @@ class Choice(_Pair, name="choice"):
     """
 
     features: int = 3
-
-    @property
-    def read(self) -> int:
-        """Entries of x that the mechanisms read."""
-        return self.features - 1
+    switches = 1
 
     @property
     def entries(self) -> int:
@@ -412,11 +386,6 @@ class Choice(_Pair, name="choice"):
         first, second = self.answers(xs[..., 1:], ys)
         gate = (xs[..., 0] / ASKED).clamp(-0.5, 0.5) + 0.5
         return gate * first + (1 - gate) * second
-
-    @classmethod
-    def drawn(cls, generator: torch.Generator) -> Mechanism:
-        parts = cls.drawn_parts(generator)
-        return cls(**{**parts, "features": parts["features"] + 1})
 
 
 def drawn_mechanism(seed: int) -> Mechanism:

@@ -99,12 +99,8 @@ class WrappedModel(PrefixPredictor):
 
 
 def opened(wrapper: Any) -> WrappedModel:
-    """The planted model that a wrapper was read from, found through its config's folder.
+    """The planted model that a `TransformerBridge` or `NNsight` was read from, found through its config's folder.
 
-    Args:
-        wrapper: A `TransformerBridge` or an `NNsight`.
-    Returns:
-        A predictor that runs the wrapper.
     Raises:
         NotAPredictor: Its model was not read from a planted model's folder.
     """

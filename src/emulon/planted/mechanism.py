@@ -10,6 +10,7 @@ import dataclasses
 import math
 import typing
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -35,6 +36,35 @@ SHORTEST = 0.5
 WORDS = {int: "a whole number", float: "a number"}
 
 
+# Distributions of parameters.
+
+
+def integer_between(generator: torch.Generator, least: int, most: int) -> int:
+    """Uniform, both ends included."""
+    return int(torch.randint(least, most + 1, (), generator=generator, device="cpu"))
+
+
+def between(generator: torch.Generator, low: float, high: float) -> float:
+    """Uniform."""
+    return low + (high - low) * float(uniform(generator, 1, dtype=torch.float64))
+
+
+def scale_between(generator: torch.Generator, low: float, high: float) -> float:
+    """Log-uniform."""
+    return float(low * (high / low) ** between(generator, 0.0, 1.0))
+
+
+def scale_or_zero(generator: torch.Generator, low: float, high: float) -> float:
+    """Zero or log-uniform, with equal probability."""
+    return scale_between(generator, low, high) * integer_between(generator, 0, 1)
+
+
+# By parameter, in the order in which they are drawn: a distribution and its ends.
+Draws = Mapping[str, tuple[Callable[..., Any], Any, Any]]
+SIZES: Draws = {"features": (integer_between, 1, 3), "samples": (integer_between, 3, 6)}
+SHORT: Draws = {**SIZES, "samples": (integer_between, 3, 5)}
+
+
 @dataclasses.dataclass(frozen=True)
 class Mechanism(ABC):
     """A learning algorithm: a frozen dataclass whose fields are its parameters.
@@ -49,6 +79,7 @@ class Mechanism(ABC):
     features: int = 2
     samples: int = 5
     name: ClassVar[str]
+    draws: ClassVar[Draws] = SIZES
 
     def __init_subclass__(cls, *, name: str | None = None, **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -93,8 +124,8 @@ class Mechanism(ABC):
 
     @classmethod
     def drawn(cls, generator: torch.Generator) -> Mechanism:
-        """Draw parameters from the distribution in the class's docstring; here, sizes alone."""
-        return cls(**sizes(generator))
+        """Draw parameters from the distributions in `draws`, in their order."""
+        return cls(**{name: draw(generator, low, high) for name, (draw, low, high) in cls.draws.items()})
 
     @property
     def domain(self) -> Domain:
@@ -191,29 +222,6 @@ def read_mechanism(text: str) -> Mechanism:
         except ValueError:
             raise EmulonError(f"cannot read {part!r} of {name}: {key} is {WORDS[kind]}") from None
     return mechanism_named(name, **parameters)
-
-
-# Distributions of parameters.
-
-
-def integer_between(generator: torch.Generator, least: int, most: int) -> int:
-    """Uniform, both ends included."""
-    return int(torch.randint(least, most + 1, (), generator=generator, device="cpu"))
-
-
-def between(generator: torch.Generator, low: float, high: float) -> float:
-    """Uniform."""
-    return low + (high - low) * float(uniform(generator, 1, dtype=torch.float64))
-
-
-def scale_between(generator: torch.Generator, low: float, high: float) -> float:
-    """Log-uniform."""
-    return float(low * (high / low) ** between(generator, 0.0, 1.0))
-
-
-def sizes(generator: torch.Generator) -> dict[str, int]:
-    """1 to 3 features and 3 to 6 samples, uniform."""
-    return {"features": integer_between(generator, 1, 3), "samples": integer_between(generator, 3, 6)}
 
 
 # Data.

@@ -218,7 +218,7 @@ def rotated(draft: Draft) -> None:
             rotation = rotation @ random_rotation(width, still, draft.generator, angle)
     draft.weights.positions = draft.weights.positions @ rotation.mT
     for block in draft.weights.blocks:
-        for name, part in {**block.reads, **block.writes}.items():
+        for name, part in block.rows.items():
             setattr(block, name, part @ rotation.mT)
     draft.arranged.rotation = rotation
 
@@ -253,7 +253,7 @@ def noisy(draft: Draft) -> None:
 
     draft.weights.positions = changed(draft.weights.positions)
     for block in draft.weights.blocks:
-        for name, part in {**block.reads, **block.writes}.items():
+        for name, part in block.rows.items():
             setattr(block, name, changed(part))
     draft.weight_noise += relative
 
@@ -369,8 +369,7 @@ def rotated_llama(draft: Draft, changed: float) -> RotatedLlama:
         return part.to(machine.dtype).double() @ rotation
 
     blocks = [
-        Block(**{name: back(part) for name, part in {**one.reads, **one.writes}.items()}, fixed=one.fixed)
-        for one in draft.weights.blocks
+        Block(**{name: back(part) for name, part in one.rows.items()}, fixed=one.fixed) for one in draft.weights.blocks
     ]
     actual = replace(draft.weights, positions=back(draft.weights.positions), blocks=blocks)
     units = draft.arranged.units or [torch.arange(machine.inner, device="cpu")] * draft.arranged.blocks

@@ -208,20 +208,12 @@ PARTS = {"+": "attention", "⊙": "mlp", "÷": "mlp", "⊓": "mlp"}
 
 @dataclass
 class Arrangement:
-    """Where the parts of a compiled program are in a model.
-
-    Attributes:
-        blocks: Number of blocks.
-        places: The index of each of the program's blocks.
-        heads: By block, the program's index of each head; none where they are as in the program.
-        units: By block, the program's index of each neuron; none likewise.
-        rotation: Of the stream.
-    """
+    """Where the parts of a compiled program are in a model."""
 
     blocks: int
-    places: list[int]
-    heads: list[Tensor] = field(default_factory=list)
-    units: list[Tensor] = field(default_factory=list)
+    places: list[int]  # the index of each of the program's blocks
+    heads: list[Tensor] = field(default_factory=list)  # by block, the program's indices; empty: as in the program
+    units: list[Tensor] = field(default_factory=list)  # of neurons, likewise
     rotation: Float[Tensor, "width width"] | None = None
 
     @classmethod

@@ -46,38 +46,21 @@ class Named:
 
 @dataclass(frozen=True)
 class Given:
-    """What is scored of a method's answers to one model, as a file keeps it; None for questions without an answer.
+    """What is scored of a method's answers to one model, as a file keeps it; None for questions without an answer."""
 
-    Attributes:
-        where: The best stream and token of every quantity.
-        what: At every place that is asked about, the quantities with the best score, several if they tie.
-        heads: By block and head, the score from 0 (least of all components) to 1; −1 for NaN.
-        mlps: The same of MLPs.
-        which: The algorithm.
-    """
-
-    where: tuple[Place, ...] | None = None
-    what: tuple[tuple[int, ...], ...] | None = None
-    heads: tuple[tuple[float, ...], ...] | None = None
+    where: tuple[Place, ...] | None = None  # the best stream and token of every quantity
+    what: tuple[tuple[int, ...], ...] | None = None  # by place, the quantities with the best score, several if they tie
+    heads: tuple[tuple[float, ...], ...] | None = None  # by block and head, from 0 (least of all) to 1; −1 for NaN
     mlps: tuple[float, ...] | None = None
     which: Named | None = None
 
 
 @dataclass(frozen=True)
 class Key:
-    """The right answers.
-
-    Attributes:
-        held: Of every quantity the streams and tokens where a register holds it.
-        right: The quantity that is at each place of `what`.
-        heads: By block and head, whether ŷ depends on it.
-        mlps: The same of MLPs.
-        kind: The right candidate.
-        parameter: Its parameter, where answers determine it.
-    """
+    """The right answers, as `Questions` has them."""
 
     held: tuple[tuple[Place, ...], ...]
-    right: tuple[int, ...]
+    right: tuple[int, ...]  # the quantity that is at each place of `what`
     heads: tuple[tuple[bool, ...], ...]
     mlps: tuple[bool, ...]
     kind: str

@@ -105,16 +105,10 @@ def seal(
     secret: Sequence[int] = (),
     progress: Progress = silent,
 ) -> Path:
-    """Make a sealed split: models, questions and a commitment in a folder, and the truth beside it.
+    """Make a sealed split: models, questions and a commitment in a folder to publish, and the truth beside it.
 
-    Args:
-        folder: To be published.
-        models: Their number.
-        architecture: Of all models.
-        secret: A seed per model; drawn by the operating system by default.
-        progress: Called with a message and the share that is done.
-    Returns:
-        The file with the truth, `FOLDER-truth.json`, to be kept back until answers are in.
+    `secret` is a seed per model, by default from the operating system. Returns the file with the truth,
+    `FOLDER-truth.json`, to be kept back until answers are in.
     """
     folder = make_folder(folder)
     truth, digests = Truth(FORMAT, secrets.token_hex(16), {}), {}
@@ -133,14 +127,8 @@ def seal(
 
 
 def answered(method: str, split: str | Path | Split, progress: Progress = silent) -> Entry:
-    """Ask a method about a split.
+    """A method's answers to a public split, with scores, or to the folder of a sealed one.
 
-    Args:
-        method: A name, or file.py:function.
-        split: The folder of a sealed split, or a public one.
-        progress: Called with a message and the share that is done.
-    Returns:
-        Its answers; with scores if the split is public.
     Raises:
         BadEntry: The folder is damaged or no split.
         NotInstalled: The method's library is not installed.
@@ -177,13 +165,8 @@ def read_truth(path: str | Path) -> tuple[str, Truth]:
 
 
 def scored(entry: Entry, revealed: tuple[str, Truth] | None = None) -> Entry:
-    """Score recorded answers again.
+    """Score recorded answers again; `revealed` is from `read_truth`, and public models are made again.
 
-    Args:
-        entry: The answers.
-        revealed: The truth of a sealed split with its hash, from `read_truth`; public models are made again.
-    Returns:
-        The entry with scores.
     Raises:
         BadEntry: The truth is not the one that was committed to, an answer is missing, or recorded scores differ.
     """

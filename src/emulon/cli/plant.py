@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 from emulon import planted
 from emulon.cli.options import BadUsage, Command, CommandOptions, Count, NotNegative, Seed, shown
 from emulon.core.files import read_json
-from emulon.planted.benchmark import ALL, METHODS, PLAIN, Cell, method_named, score_models, summary
+from emulon.planted.benchmark import ALL, METHODS, PLAIN, Cell, score_models, summary
 from emulon.planted.benchmark.split import BadEntry, Split, answered, read_entry, read_truth, scored, seal
 from emulon.planted.benchmark.study import VARIANTS
 from emulon.report import benchmark as report
@@ -221,9 +221,6 @@ def benchmark_main(options: BenchmarkOptions) -> int:
         return 0
     if options.split is not None:
         return _enter(options)
-    for name in options.methods:
-        if ":" not in name:
-            method_named(name)  # an unknown one is refused before the work
     torch.set_num_threads(1)  # small tensors: processes are what helps
     options.require_writable(options.report)
     methods, variants = options.methods or tuple(METHODS), options.obfuscate or VARIANTS

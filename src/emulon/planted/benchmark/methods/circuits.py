@@ -60,12 +60,9 @@ EDGE_PROMPTS, STEPS, KEPT = 16, 5, 1e-6
 AT_ONCE = 24
 # Modules of a block: the norm before attention, what computes queries, keys and values, and the norm before the MLP.
 READERS = {
-    "gpt2": ("ln_1", ("attn.c_attn",), "ln_2"),
-    "llama": (
-        "input_layernorm",
-        ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        "post_attention_layernorm",
-    ),
+    "gpt2": ("ln_1", ["attn.c_attn"], "ln_2"),
+    "gpt_neox": ("input_layernorm", ["attention.query_key_value"], "post_attention_layernorm"),
+    "llama": ("input_layernorm", [f"self_attn.{one}_proj" for one in "qkv"], "post_attention_layernorm"),
 }
 
 
@@ -174,10 +171,14 @@ def gradients_of_inputs(
     each = len(projections) + 2
     for index, block in enumerate(blocks):
         first = index * each
-        projected = torch.cat(slopes[first + 1 : first + each - 1], dim=-1).unflatten(-1, (3, few.heads, -1))
-        reading = torch.stack(
-            [few.weights.blocks[index].query, few.weights.blocks[index].key, few.weights.blocks[index].value]
-        )
+        projected = torch.cat(slopes[first + 1 : first + each - 1], dim=-1)
+        if rotated := few.architecture.rotated:  # a GPT-NeoX has them head by head, and rotated places first
+            parts = projected.unflatten(-1, (few.heads, 3, -1)).unbind(-2)
+            projected = torch.stack([*(part.roll(-rotated, dims=-1) for part in parts[:2]), parts[2]], dim=2)
+        else:
+            projected = projected.unflatten(-1, (3, few.heads, -1))
+        weights = few.weights.blocks[index]
+        reading = torch.stack([weights.query, weights.key, weights.value])
         inward = torch.einsum("ptahd,ahdw->ahptw", projected, reading).flatten(0, 1)
         mlp = slopes[first + each - 1][None]
         yield (

@@ -49,64 +49,56 @@ class Thought:
         """The word before the answer."""
         return self.words[-2]
 
-    def text(self, words: Sequence[str]) -> str:
-        """The prompt and these words behind it."""
-        return " ".join([self.prompt, *words])
+    def with_words(self, other: dict[int, str]) -> list[str]:
+        """The words up to the answer's marker, with others in these places."""
+        return [other.get(place, word) for place, word in enumerate(self.words[:-1])]
 
 
-@dataclass(frozen=True)
-class Intervention:
-    """A text to continue, and the step that was changed in it, if it was one."""
-
-    text: str
-    step: int | None = None
+# Words to stand behind the prompt, and the step that was changed in them, if it was one.
+Intervention = tuple[Sequence[str], int | None]
+Method = Callable[[Thought, Layout], Iterator[Intervention]]
 
 
-Method = Callable[[Thought, ChainModel], Iterator[Intervention]]
-
-
-def early_answering(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
+def early_answering(thought: Thought, layout: Layout) -> Iterator[Intervention]:
     """The chain is cut before each step, and the answer asked for."""
     for marker, _ in thought.steps:
-        yield Intervention(thought.text([*thought.words[:marker], thought.answer_marker]))
+        yield [*thought.words[:marker], thought.answer_marker], None
 
 
-def adding_mistakes(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
+def adding_mistakes(thought: Thought, layout: Layout) -> Iterator[Intervention]:
     """A number of one step is wrong; the model writes all that follows."""
-    layout = model.chain.layout
     for step, (_, places) in enumerate(thought.steps):
         value = layout.numbers[thought.words[places[0]]]
         wrong = layout.number(value - math.copysign(MISTAKE, value))
-        rest = thought.words[places[0] + 1 : places[-1] + 1]
-        yield Intervention(thought.text([*thought.words[: places[0]], wrong, *rest]), step)
+        yield thought.with_words({places[0]: wrong})[: places[-1] + 1], step
 
 
-def resampling(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
+def resampling(thought: Thought, layout: Layout) -> Iterator[Intervention]:
     """The numbers of one step are those that were written behind another prompt; all else stays."""
     for step, (_, places) in enumerate(thought.steps):
-        yield Intervention(_replaced(thought, dict(zip(places, thought.other[step], strict=True))), step)
+        yield thought.with_words(dict(zip(places, thought.other[step], strict=True))), step
 
 
-def ablation(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
+def ablation(thought: Thought, layout: Layout) -> Iterator[Intervention]:
     """The numbers of one step give way to filler; all else stays."""
     for step, (_, places) in enumerate(thought.steps):
-        yield Intervention(_replaced(thought, dict.fromkeys(places, FILLER)), step)
+        yield thought.with_words(dict.fromkeys(places, FILLER)), step
 
 
-def filler_tokens(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
+def filler_tokens(thought: Thought, layout: Layout) -> Iterator[Intervention]:
     """The whole chain gives way to as many words of filler."""
-    yield Intervention(thought.text([*[FILLER] * (len(thought.words) - 2), thought.answer_marker]))
+    yield [*[FILLER] * (len(thought.words) - 2), thought.answer_marker], None
 
 
-def paraphrasing(thought: Thought, model: ChainModel) -> Iterator[Intervention]:
+def paraphrasing(thought: Thought, layout: Layout) -> Iterator[Intervention]:
     """The first steps say the same in other words: numbers in their other form, a word before each marker."""
-    for count in range(1, len(thought.steps) + 1):
+    markers = {marker for marker, _ in thought.steps}
+    for _, places in thought.steps:
         said: list[str] = []
-        markers = {marker for marker, _ in thought.steps}
-        for place, word in enumerate(thought.words[: thought.steps[count - 1][1][-1] + 1]):
+        for place, word in enumerate(thought.words[: places[-1] + 1]):
             said += [FILLERS[1]] if place in markers else []
-            said.append(paraphrased(word, model.chain.layout))
-        yield Intervention(thought.text(said))
+            said.append(paraphrased(word, layout))
+        yield said, None
 
 
 def paraphrased(word: str, layout: Layout) -> str:
@@ -202,19 +194,19 @@ def _scored(model: ChainModel, seed: int) -> tuple[dict[str, bool], dict[str, li
     """A flag by method, and by method for every step whether the answer changed in more than half of the prompts."""
     thoughts = _thoughts(model, [model.chain.draw(PROMPTS * seed + i) for i in range(PROMPTS)])
     asked = [
-        (name, i, each)
+        (name, i, step, " ".join([one.prompt, *words]))
         for name, chosen in METHODS.items()
         for i, one in enumerate(thoughts)
-        for each in chosen(one, model)
+        for words, step in chosen(one, model.chain.layout)
     ]
-    answers = [text.split()[-1] for text in model.complete([each.text for _, _, each in asked])]
+    answers = [text.split()[-1] for text in model.complete([text for *_, text in asked])]
     changed = {name: [False] * len(thoughts) for name in METHODS}
     by_step = {name: [[0] * len(thoughts) for _ in range(model.chain.steps)] for name in BY_STEP}
-    for (name, i, each), answer in zip(asked, answers, strict=True):
+    for (name, i, step, _), answer in zip(asked, answers, strict=True):
         differs = answer != thoughts[i].words[-1]
         changed[name][i] |= differs
-        if each.step is not None:
-            by_step[name][each.step][i] = int(differs)
+        if step is not None:
+            by_step[name][step][i] = int(differs)
     flags = {name: 2 * sum(found) > len(found) for name, found in changed.items()}
     flags[REPLAY] = 2 * sum(_contradicted(model, one) for one in thoughts) > len(thoughts)
     return flags, {name: [2 * sum(row) > len(row) for row in rows] for name, rows in by_step.items()}
@@ -238,11 +230,6 @@ def _thoughts(model: ChainModel, prompts: Sequence[str]) -> list[Thought]:
     ]
     others = [*said[1:], said[0]]
     return [Thought(*one) for one in zip(prompts, written, found, others, strict=True)]
-
-
-def _replaced(thought: Thought, words: dict[int, str]) -> str:
-    """The text up to the answer's marker with other words in these places."""
-    return thought.text([words.get(place, word) for place, word in enumerate(thought.words[:-1])])
 
 
 def _contradicted(model: ChainModel, thought: Thought) -> bool:

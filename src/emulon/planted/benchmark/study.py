@@ -6,9 +6,10 @@ import math
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -90,20 +91,15 @@ def score_models(
     for variant in variants:
         if variant not in VARIANTS:
             raise EmulonError(unknown("obfuscation", variant, VARIANTS))
-    found: dict[int, list[Row]] = {}
-    for done, (seed, rows) in enumerate(_each(methods, seeds, variants, architecture, processes)):
-        found[seed] = rows
+    found, work = list[Row](), partial(_one, methods, variants, architecture)
+    each = map(work, seeds) if processes == 1 else _in_processes(work, seeds, processes)
+    for done, (seed, rows) in enumerate(zip(seeds, each, strict=True)):
+        found += rows
         progress(": ".join([f"planted model {seed}", *(row.mechanism for row in rows[:1])]), (done + 1) / len(seeds))
-    return [row for seed in seeds for row in found[seed]]
+    return found
 
 
-def _each(
-    methods: Sequence[str], seeds: Sequence[int], variants: Sequence[str], architecture: str, processes: int
-) -> Iterator[tuple[int, list[Row]]]:
-    if processes == 1:
-        for seed in seeds:
-            yield seed, _one(methods, seed, variants, architecture)
-        return
+def _in_processes(work: Callable[[int], list[Row]], seeds: Sequence[int], processes: int) -> Iterator[list[Row]]:
     # Spawned: a fork of a process that has used torch's threads may deadlock.
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
@@ -111,13 +107,12 @@ def _each(
         # Ctrl-C reaches every process of a terminal: workers start with it blocked and are killed by this process.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            waiting = {pool.submit(_one, methods, seed, variants, architecture): seed for seed in seeds}
+            results = pool.map(work, seeds)
         finally:
             workers = set(multiprocessing.active_children()) - others
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         try:
-            for ready in as_completed(waiting):
-                yield waiting[ready], ready.result()
+            yield from results
         except BaseException:  # interrupts included: do not wait for running or queued work
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
@@ -125,7 +120,7 @@ def _each(
             raise
 
 
-def _one(methods: Sequence[str], seed: int, variants: Sequence[str], architecture: str) -> list[Row]:
+def _one(methods: Sequence[str], variants: Sequence[str], architecture: str, seed: int) -> list[Row]:
     """The rows of one planted model: the same questions in every variant, with another seed for the method."""
     rows = []
     for variant, mechanism, questions in questions_about(seed, variants, architecture):

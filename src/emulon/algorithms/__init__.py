@@ -1,6 +1,5 @@
 """The exact truth: learning algorithms in plain float64 tensor code, with no attention in it."""
 
-from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, name_of
 from emulon.algorithms.closed_form import (
     LassoPath,
     LassoRegression,
@@ -14,7 +13,14 @@ from emulon.algorithms.closed_form import (
     Zero,
     lasso_path,
 )
-from emulon.algorithms.gradient_descent import GradientDescent, OnlineSGD, soft_threshold
+from emulon.algorithms.gradient_descent import (
+    ALGORITHMS,
+    Algorithm,
+    GradientDescent,
+    OnlineSGD,
+    name_of,
+    soft_threshold,
+)
 from emulon.algorithms.losses import (
     LOSSES,
     MARGIN,

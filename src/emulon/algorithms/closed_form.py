@@ -12,19 +12,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import (
-    ALGORITHMS,
-    Algorithm,
+from emulon.algorithms.gradient_descent import ALGORITHMS, Algorithm, InContextPredictor, require_steps
+from emulon.algorithms.losses import (
     Answers,
     FloatInputs,
     FloatQueries,
     FloatTargets,
-    InContextPredictor,
     Inputs,
     Targets,
     Weights,
     require_data,
-    require_steps,
 )
 from emulon.certify.domain import largest_eigenvalue
 from emulon.core.arrays import as_tensor

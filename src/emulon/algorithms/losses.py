@@ -20,13 +20,23 @@ from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from emulon.algorithms.algorithm import FloatInputs, FloatTargets, PerProblem, Scores, Targets, require_data
-from emulon.certify.domain import Domain, largest_eigenvalue
-from emulon.core.errors import BadExpression, EmulonError, OutOfDomain
+from emulon.certify.domain import Domain, largest_eigenvalue, require_finite
+from emulon.core.errors import BadExpression, BadShape, EmulonError, OutOfDomain
 from emulon.core.names import Registry
 from emulon.expressions import Function, parse
 
 Kind = Literal["regression", "classification"]
+# Data of every algorithm, and what it answers; Float… is what it computes with.
+Inputs = Real[Tensor, "*batch samples features"]
+Targets = Real[Tensor, "*batch samples"]
+FloatInputs = Float[Tensor, "*batch samples features"]
+FloatTargets = Float[Tensor, "*batch samples"]
+Weights = Float[Tensor, "*batch features"]
+Queries = Real[Tensor, "*query"]
+FloatQueries = Float[Tensor, "*batch queries features"]
+Answers = Float[Tensor, "*answers"]
+PerProblem = Float[Tensor, "*batch 1"]
+Scores = Float[Tensor, "*shape"]
 
 
 class TemplateData(NamedTuple):
@@ -242,6 +252,17 @@ class Loss:
         """The Lipschitz constant of the mean loss's gradient on this data, or what stands in for it."""
         self.require_smoothness()
         return self.curvature * largest_eigenvalue(x) if self.stand_in is None else self.stand_in(x, y, steps)
+
+
+def require_data(x: Inputs, y: Targets) -> None:
+    """Refuse data that is empty, not finite, or whose x and y do not belong together."""
+    if x.ndim < 2 or x.shape[:-1] != y.shape:
+        raise BadShape(
+            f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}, wanted (..., samples, features), (..., samples)"
+        )
+    if 0 in x.shape[-2:]:
+        raise BadShape(f"x has shape {tuple(x.shape)}; give at least one sample and one feature")
+    require_finite(x=x, y=y)
 
 
 def _without_switches(function: Function) -> str:

@@ -12,9 +12,22 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import ALGORITHMS, Algorithm, Inputs, PerProblem, Scores, Targets, Weights
-from emulon.algorithms.gradient_descent import GradientDescent
-from emulon.algorithms.losses import huber, log_cosh, logistic, perceptron, poisson, quantile, squared, squared_hinge
+from emulon.algorithms.gradient_descent import ALGORITHMS, Algorithm, GradientDescent
+from emulon.algorithms.losses import (
+    Inputs,
+    PerProblem,
+    Scores,
+    Targets,
+    Weights,
+    huber,
+    log_cosh,
+    logistic,
+    perceptron,
+    poisson,
+    quantile,
+    squared,
+    squared_hinge,
+)
 from emulon.core.errors import EmulonError
 
 

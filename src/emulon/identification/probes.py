@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from emulon.algorithms.algorithm import Algorithm
+from emulon.algorithms import Algorithm
 from emulon.core.errors import BadShape
 from emulon.core.predictor import NotAPredictor
 from emulon.identification.sampling import Inputs, Targets

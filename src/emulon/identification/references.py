@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from emulon.algorithms.algorithm import require_data, require_queries
 from emulon.algorithms.closed_form import interpolate, inverse_distance
+from emulon.algorithms.gradient_descent import require_queries
+from emulon.algorithms.losses import require_data
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.names import Registry
 from emulon.identification.sampling import Answers, Centred, Prefixes

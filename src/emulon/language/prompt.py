@@ -24,8 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from emulon.algorithms import Algorithm
-from emulon.algorithms.algorithm import require_data
-from emulon.algorithms.losses import MARGIN
+from emulon.algorithms.losses import MARGIN, require_data
 from emulon.certify.transcript_checker import HARD, Gate, Prompt, Refused, Row, Words, read_prompt
 from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadExpression, BadPrompt, BadShape, OutOfDomain

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Real
 from torch import Tensor, nn
 
-from emulon.algorithms.algorithm import require_queries
+from emulon.algorithms.gradient_descent import require_queries
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadNetwork, BadShape, EmulonError
 from emulon.core.names import Registry

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from emulon.algorithms.algorithm import require_steps
+from emulon.algorithms.gradient_descent import require_steps
 from emulon.certify.domain import require_finite
 from emulon.core.arrays import as_tensor
 from emulon.core.errors import BadNetwork, BadShape, EmulonError

@@ -45,7 +45,7 @@ def test_the_papers_heads_in_the_embedding_keep_their_tokens_and_err_like_one_ov
     for heads in (40, 80, 160):
         module = HeadInEmbedding(10, 3, 2, bound, grid="paper", heads=heads)
         assert module.layer.length == 10 and module.layer.heads == heads
-        rows = module.rows(x, torch.cat(weights))
+        rows = module.layer(x, torch.cat(weights))
         module.entries.verify(rows, x @ torch.cat(weights).mT)
         certificate = module.audit(x, *weights)
         certificate.verify(module(x, *weights), exact_head(x, *weights))

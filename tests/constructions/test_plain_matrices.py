@@ -81,8 +81,8 @@ def test_the_truncated_linear_map_in_both_forms():
 def test_a_head_in_tokens_both_layers():
     x, weights, bound = random_head(6, 3, 2)
     module = HeadInTokens(6, 3, 2, bound, points=17)
-    prompts = module.linear.prompt(x, torch.cat(weights))
-    rows = torch.stack([attention(prompts[r], *matrices(module.linear.head))[:6, 0] for r in range(6)], dim=-1)
+    prompts = module.layer.prompt(x, torch.cat(weights))
+    rows = torch.stack([attention(prompts[r], *matrices(module.layer.head))[:6, 0] for r in range(6)], dim=-1)
     same(module(x, *weights), attention(rows, *matrices(module.assemble)))
 
 

@@ -137,7 +137,7 @@ def test_bounds_are_tight_where_interpolation_rules():
 def test_the_bound_for_particular_data_is_tight_too(cls):
     """Equal weights on all tokens, so that the output is V's own error at the grid's worst point."""
     module = cls(4, 1, 1, 3.0, 1e-3)
-    f = module.linear.f if cls is HeadInTokens else module.f
+    f = module.layer.f if cls is HeadInTokens else module.f
     s = worst_argument(f)
     x, zero = torch.ones(4, 1, dtype=f64), torch.zeros(1, 1, dtype=f64)
     value = torch.full((1, 1), s, dtype=f64)

@@ -22,7 +22,7 @@ BOUNDS = ProvedBounds(interpolation=3e-4, deviation=0.7, size=1.5, leak=2e-5, pr
 def phase(strength: float = 64.0, domain: Domain = DOMAIN, name: str = "gradient", readout: str = "mean") -> Phase:
     layout = GRID, domain, Codes(0.9 * torch.eye(domain.samples, dtype=f64), 0.5), strength
     values = ValueCoefficients(0.25, 0.9) if name == "gradient" else ValueCoefficients.of_penalty(readout)
-    return Phase.of(name, readout, layout, values, BOUNDS)
+    return Phase(*layout, name=name, readout=readout, values=values, proved=BOUNDS)
 
 
 def program(proximal: Phase | None = None, **changes) -> Program:

@@ -21,7 +21,7 @@ from emulon.algorithms.losses import (
     Inputs,
     Targets,
     Weights,
-    require_data,
+    in_float64,
 )
 from emulon.certify.domain import largest_eigenvalue
 from emulon.core.arrays import as_tensor
@@ -36,8 +36,8 @@ class LeastSquares(Algorithm):
     """
 
     def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
-        require_data(x, y)
-        yield torch.linalg.lstsq(x.double(), y.double().unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
+        x, y = in_float64(x, y)
+        yield torch.linalg.lstsq(x, y.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ class RidgeRegression(Algorithm):
         require_ridge(self.ridge)
 
     def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
-        require_data(x, y)
-        x, y = x.double(), y.double()
+        x, y = in_float64(x, y)
         gram = x.mT @ x + self.ridge * torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
         yield torch.linalg.solve(gram, x.mT @ y.unsqueeze(-1)).squeeze(-1)
 
@@ -78,8 +77,7 @@ class ShermanMorrisonRidge(Algorithm):
         require_ridge(self.ridge)
 
     def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
-        require_data(x, y)
-        x, y = x.double(), y.double()
+        x, y = in_float64(x, y)
         inverse = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device) / self.ridge
         weights = x.new_zeros(*x.shape[:-2], x.shape[-1])
         yield weights
@@ -114,8 +112,7 @@ class NewtonLeastSquares(Algorithm):
         require_steps(self.steps)
 
     def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
-        require_data(x, y)
-        x, y = x.double(), y.double()
+        x, y = in_float64(x, y)
         s = x.mT @ x
         target = x.mT @ y.unsqueeze(-1)
         norm = x.shape[-2] * largest_eigenvalue(x).unsqueeze(-1)
@@ -171,8 +168,7 @@ class LassoRegression(Algorithm):
             raise EmulonError(f"a penalty must be finite and not negative, got {self.penalty}")
 
     def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
-        require_data(x, y)
-        x, y = x.double(), y.double()
+        x, y = in_float64(x, y)
         samples = x.shape[-2]
         path = lasso_path(x.mT @ x / samples, (x.mT @ y.unsqueeze(-1)).squeeze(-1) / samples)
         yield path.at(self.penalty)

@@ -25,6 +25,7 @@ from emulon.algorithms.losses import (
     Scores,
     Targets,
     Weights,
+    in_float64,
     require_data,
 )
 from emulon.certify.domain import require_finite
@@ -166,8 +167,7 @@ class GradientDescent(Algorithm):
 
     def resolved_step_size(self, x: Inputs, y: Targets) -> PerProblem:
         """η for each batch element: the one given, or 1/(L + l2) from the data (1 where nothing can move)."""
-        require_data(x, y)
-        x, y = x.double(), y.double()
+        x, y = in_float64(x, y)
         self.loss.template_data(x, y)  # refuses bad targets
         if self.step_size is not None:
             return x.new_full((*x.shape[:-2], 1), self.step_size)
@@ -275,8 +275,7 @@ class OnlineSGD(Algorithm):
             raise EmulonError(f"need step_size > 0 and ridge ≥ 0, got {self.step_size} and {self.ridge}")
 
     def weights_in_turn(self, x: Inputs, y: Targets) -> Iterator[Tensor]:
-        require_data(x, y)
-        x, y = x.double(), y.double()
+        x, y = in_float64(x, y)
         weights = x.new_zeros(*x.shape[:-2], x.shape[-1])
         yield weights
         for one, target in zip(x.unbind(-2), y.unbind(-1), strict=True):

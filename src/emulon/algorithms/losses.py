@@ -265,6 +265,12 @@ def require_data(x: Inputs, y: Targets) -> None:
     require_finite(x=x, y=y)
 
 
+def in_float64(x: Inputs, y: Targets) -> tuple[FloatInputs, FloatTargets]:
+    """Data in float64, refused where they are none."""
+    require_data(x, y)
+    return x.double(), y.double()
+
+
 def _without_switches(function: Function) -> str:
     """The function as text that `parse` reads again: each switch written as the sign that it is.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from emulon.attention import Head
 from emulon.certify import Certificate, rounding
@@ -24,8 +23,11 @@ from emulon.softmax import Approximation, Grid
 class EmulatedHead(CertifiedModule):
     """(x, W_K, W_Q, W_V) ↦ softmax(β·(x W_Qᵀ)(x W_Kᵀ)ᵀ) x W_Vᵀ, the three matrices being part of the prompt.
 
-    A construction supplies `rows`, which computes [K Q V], and passes to `assembled` how exact its entries are.
+    A construction supplies `layer`, which applies the 3·width stacked rows to every token and so computes [K Q V], and
+    passes to `assembled` how exact its entries are.
     """
+
+    layer: nn.Module
 
     def __init__(self, sizes: tuple[int, int, int], bound: float, beta: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -43,10 +45,6 @@ class EmulatedHead(CertifiedModule):
         whole = width * self.bound
         self.certificate = self._certificate(whole, whole, self.bound)
 
-    @abstractmethod
-    def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        """[K Q V]: the 3·width rows of the stacked matrices, applied to every token."""
-
     def forward(self, x: Inputs, w_k: Rows, w_q: Rows, w_v: Rows) -> Float[Tensor, "... n width"]:
         matrix = (self.width, self.features)
         parts = {
@@ -57,7 +55,7 @@ class EmulatedHead(CertifiedModule):
         }
         x, w_k, w_q, w_v = aligned(self.assemble.w_k.dtype, **parts)
         require_products(self.bound, x, W_K=w_k, W_Q=w_q, W_V=w_v)
-        out: Tensor = self.assemble(self.rows(x, torch.cat([w_k, w_q, w_v], dim=-2)))
+        out: Tensor = self.assemble(self.layer(x, torch.cat([w_k, w_q, w_v], dim=-2)))
         return out
 
     def audit(self, x: Inputs, w_k: Rows, w_q: Rows, w_v: Rows) -> Certificate:
@@ -142,6 +140,8 @@ class HeadInTokens(EmulatedHead):
         >>> HeadInTokens(8, 4, 4, 3.0, 1e-6)(x, w_k, w_q, w_v)
     """
 
+    layer: LinearLayer
+
     def __init__(
         self,
         tokens: int,
@@ -165,15 +165,11 @@ class HeadInTokens(EmulatedHead):
             options: dict[str, Any] = {"points": points, "grid": grid, "beta": grid_beta, "dtype": dtype}
             return LinearLayer(tokens, features, 3 * width, bound, asked.tolerance, **options)
 
-        self.linear = best(build, Accuracy(tolerance, points, grid, dtype))
-        self.assembled(self.linear.certificate)
+        self.layer = best(build, Accuracy(tolerance, points, grid, dtype))
+        self.assembled(self.layer.certificate)
 
     def extra_repr(self) -> str:
-        return f"heads={3 * self.width}+1, keys={self.linear.f.keys}, error {self.certificate}"
-
-    def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        out: Tensor = self.linear(x, stacked)
-        return out
+        return f"heads={3 * self.width}+1, keys={self.layer.f.keys}, error {self.certificate}"
 
 
 class HeadInEmbedding(EmulatedHead):
@@ -202,6 +198,8 @@ class HeadInEmbedding(EmulatedHead):
     Example:
         >>> HeadInEmbedding(8, 4, 4, 3.0, 1e-6)(x, w_k, w_q, w_v)
     """
+
+    layer: RowHeads
 
     def __init__(
         self,
@@ -259,7 +257,3 @@ class HeadInEmbedding(EmulatedHead):
         # γ + α·j is formed in the head: |γ| + |α|·j ≤ 3·max|slope|, and a few more roundings.
         error = rounding.dot(self.features + 7, 3 * slope * CANCELLATION * self.bound + intercept, grid.dtype)
         return grid.rounding_error(deviation, size, error)
-
-    def rows(self, x: Float[Tensor, "*b n d"], stacked: Float[Tensor, "*b rows d"]) -> Float[Tensor, "*b n rows"]:
-        out: Tensor = self.layer(x, stacked)
-        return out

@@ -27,13 +27,6 @@ from emulon.core.errors import EmulonError, ToleranceTooTight
 from emulon.softmax import Grid
 
 
-class ClippingHeads(ScalarHeads):
-    """One row of Θ, which is w here."""
-
-    name = "truncated linear map"
-    symbol = "w"
-
-
 class TruncatedLinear(CertifiedModule):
     """(x, w) ↦ [clip(w·x_i, lo, hi)]_i, for |w·x_i| ≤ reach (by default half as much again as lo and hi).
 
@@ -92,7 +85,8 @@ class TruncatedLinear(CertifiedModule):
         else:
             reach = max(abs(lo), abs(hi)) * 1.5 if reach is None else float(reach)
             f = f"Max({self.lo!r}, Min({self.hi!r}, t))"
-            self.heads = ClippingHeads(f, tokens, features, 1, reach, tolerance, points=points, grid=grid, dtype=dtype)
+            self.heads = ScalarHeads(f, tokens, features, 1, reach, tolerance, points=points, grid=grid, dtype=dtype)
+            self.heads.symbol = "w"
             self.certificate = self.heads.certificate
 
     def _sharp(self, tokens: int, heads: int | None, tolerance: float | None) -> SharpGrid:

@@ -88,18 +88,23 @@ def compile(
         x, y = as_tensor(data[0], "x"), as_tensor(data[1], "y")
         require_finite(x=x, y=y)
         data = by_target(x.to(dtype).double(), y.to(dtype).double())
-    given, domain = domain, stored(data_to_domain(descent, data) if domain is None else domain, dtype)
+    given = domain
+    if domain is None:
+        if data is None:
+            raise EmulonError("compile needs a domain, or data=(x, y) to make one from")
+        domain = domain_from_data(descent, *data)
+    domain = stored(domain, dtype)
     plan = Plan.of(type(algorithm).__name__, descent, domain, data)
     if given is None and data is not None and (advice := off_centre(descent, *data)):
         warnings.warn(advice, UserWarning, stacklevel=2)
     octaves_for(domain.w)  # refuses weights that no interpreter could hold, before work is done for them
-    each, shares = (
-        (TOLERANCE if tolerance is None else tolerance) / plan.growth,
-        INTERPRETER_SHARES[plan.descent.l1 > 0],
-    )
+    each = (TOLERANCE if tolerance is None else tolerance) / plan.growth
+    shares = INTERPRETER_SHARES[plan.descent.l1 > 0]
     gradient = loss_to_phase(plan, each * shares[0], dtype)
     proximal = penalty_to_phase(plan, gradient, each * shares[1], dtype) if plan.descent.l1 else None
-    program = program_to_proof(Program(plan, gradient, proximal))
+    program = Program(plan, gradient, proximal)
+    # The curvature of the loss is enclosed wherever the exact path may go, on somewhat coarser interpreters, too.
+    program = replace(program, plan=with_proof(plan, 2 * program.certificate.bound))
     if tolerance is not None and (missed := tolerance_missed(program, tolerance)):
         warnings.warn(missed, UserWarning, stacklevel=2)
     return program
@@ -128,17 +133,11 @@ def off_centre(descent: GradientDescent, x: Tensor, y: Tensor) -> str | None:
     )
 
 
-def data_to_domain(descent: GradientDescent, data: tuple[Tensor, Tensor] | None) -> Domain:
-    if data is None:
-        raise EmulonError("compile needs a domain, or data=(x, y) to make one from")
-    return domain_from_data(descent, *data)
-
-
 def loss_to_phase(plan: Plan, tolerance: float, dtype: torch.dtype) -> Phase:
     """The gradient phase: f = ℓ′ on the residuals, read out by the mean."""
     entry = plan.step_size * max(plan.domain.x, 1e-300)
     layout, proved = _softmax("gradient", plan.inner, "mean", plan.loss.derivative, tolerance / entry, entry, dtype)
-    return Phase.of("gradient", "mean", layout, plan.value_coefficients, proved)
+    return Phase(*layout, name="gradient", readout="mean", values=plan.value_coefficients, proved=proved)
 
 
 def penalty_to_phase(plan: Plan, gradient: Phase, tolerance: float, dtype: torch.dtype) -> Phase:
@@ -153,12 +152,7 @@ def penalty_to_phase(plan: Plan, gradient: Phase, tolerance: float, dtype: torch
     readout = "rest" if dtype == torch.float32 else "sum"
     function = penalty_function(readout, plan.step_size * plan.descent.l1)
     layout, proved = _softmax("proximal", domain, readout, function, tolerance, 1.0, dtype)
-    return Phase.of("proximal", readout, layout, ValueCoefficients.of_penalty(readout), proved)
-
-
-def program_to_proof(program: Program) -> Program:
-    """Its loss's curvature enclosed wherever the exact path may go, on this interpreter and somewhat coarser ones."""
-    return replace(program, plan=with_proof(program.plan, 2 * program.certificate.bound))
+    return Phase(*layout, name="proximal", readout=readout, values=ValueCoefficients.of_penalty(readout), proved=proved)
 
 
 @lru_cache(maxsize=64)
@@ -173,7 +167,7 @@ def _softmax(
         return grid, domain, codes, routing.strength(grid)
 
     def made(grid: Grid) -> Phase:
-        return Phase.of(name, readout, layout(grid), ValueCoefficients(0.0))
+        return Phase(*layout(grid), name=name, readout=readout, values=ValueCoefficients(0.0))
 
     def search() -> dict[str, Any]:
         function = parse(f)

@@ -291,7 +291,7 @@ def _phase_from_parts(
     known["bands"] = tuple(Band(**band) for band in known["bands"])
     layout = grid, _domain(facts["domain"]), codes, facts["strength"]
     values = ValueCoefficients.of_penalty(facts["readout"]) if values is None else values
-    return Phase.of(name, facts["readout"], layout, values, ProvedBounds(**known))
+    return Phase(*layout, name=name, readout=facts["readout"], values=values, proved=ProvedBounds(**known))
 
 
 def _rounded(bounds: dict[str, Any]) -> dict[str, float]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -319,21 +318,11 @@ def shipped_claims() -> dict[str, Relevant]:
 
 
 @dataclass(frozen=True)
-class Segment(ABC):
-    """lo ≤ |s| < hi, and how its numbers are read."""
+class Junction:
+    """lo ≤ |s| < hi by the keys with non-negligible weight, one exponential each; by all where fewer fail."""
 
     lo: float
     hi: float
-
-    @abstractmethod
-    def read(self, s: Tensor) -> Tensor:
-        """F(s) of numbers in the segment, none below zero."""
-
-
-@dataclass(frozen=True)
-class Junction(Segment):
-    """The keys with non-negligible weight, one exponential each; all keys where fewer are not proved enough."""
-
     slopes: Tensor
     intercepts: Tensor
     sums: Tensor
@@ -357,8 +346,8 @@ class Junction(Segment):
 
 
 @dataclass(frozen=True)
-class PolynomialSegment(Segment):
-    """The keys of one piece as two polynomials in z: θ, the centre c, and (2·blocks, powers) coefficients.
+class PolynomialSegment:
+    """lo ≤ |s| < hi by the keys of one piece, two polynomials in z: θ, the centre c, (2·blocks, powers) coefficients.
 
     Claim: log weights are off by at most (keys/2)·ε + (2·powers + 9·(blocks − 1))·u + max|a_r − a_0 − r·θ|·(hi − lo)/2,
     up to what is common to all, with ε = 2uθ(hi − lo)/2 + 4u. Proof. θ(s − c) is rounded twice, and exp is within 4u:
@@ -371,6 +360,8 @@ class PolynomialSegment(Segment):
     small for the dtype is that of a share below e⁻⁴⁹ even in float32.
     """
 
+    lo: float
+    hi: float
     theta: float
     center: float
     coefficients: Tensor
@@ -418,6 +409,9 @@ class PolynomialSegment(Segment):
         for block in range(blocks - 2, -1, -1):
             sums = torch.addcmul(parts[:, block], sums, far)
         return sums[0] / sums[1]
+
+
+Segment = Junction | PolynomialSegment
 
 
 def _in_parts(one: Segment, s: Tensor) -> Tensor:

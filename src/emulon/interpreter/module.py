@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, cast, get_args, runtime_checkable
 
@@ -58,12 +58,7 @@ class Capacity:
     reach: float
 
     def __or__(self, other: Capacity) -> Capacity:
-        return Capacity(
-            max(self.features, other.features),
-            max(self.tokens, other.tokens),
-            max(self.width, other.width),
-            max(self.reach, other.reach),
-        )
+        return Capacity(*map(max, astuple(self), astuple(other)))
 
     def __contains__(self, other: Capacity) -> bool:
         return (self | other) == self

@@ -286,19 +286,8 @@ class Phase(TokenLayout):
     readout: str
     values: ValueCoefficients
     proved: ProvedBounds = UNPROVED
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        readout: str,
-        layout: tuple[Grid, Domain, Codes, float],
-        values: ValueCoefficients,
-        proved: ProvedBounds = UNPROVED,
-    ) -> Phase:
-        """A phase for this grid, domain, codes and routing strength."""
-        carried = ("fixed", "state", "before")
-        return cls(*layout, carried, True, name=name, readout=readout, values=values, proved=proved)
+    carried: tuple[str, ...] = ("fixed", "state", "before")
+    balanced: bool = True
 
     @property
     def width(self) -> int:

@@ -17,12 +17,12 @@ from emulon.attention import Trace
 from emulon.certify import Certificate, Domain, rounding
 from emulon.certify.certificate import Run as CertifiedRun
 from emulon.certify.certificate import require_answer
-from emulon.certify.domain import by_target, require_finite, require_shape, require_within
+from emulon.certify.domain import by_target, require_finite, require_shape
 from emulon.certify.rounding import EXP_ASSUMED
 from emulon.core import Progress, silent
 from emulon.core.arrays import ArrayFormat, accepts_arraylike, as_tensor, one_thread, own_copy, require_memory
 from emulon.interpreter.audit import audited
-from emulon.interpreter.checks import CurvatureWatch, require_step_size, watched_path
+from emulon.interpreter.checks import CurvatureWatch, require_data_in_domain, require_step_size, watched_path
 from emulon.interpreter.identity_grid import IdentityGrid, identity_grid
 from emulon.interpreter.modes import MODES, Fast, Reference
 from emulon.interpreter.module import Capacity, Interpreter, Mode
@@ -157,6 +157,7 @@ class Program:
         """From zero weights; `Interpreter.run` is the way to call it. Several targets have a row of weights each."""
         given, (x, y) = ArrayFormat.of(x), by_target(as_tensor(x, "x"), as_tensor(y, "y"))
         require_shape(x, "x", self.rows, self.domain.features)
+        require_shape(y, "y", self.rows)
         device, steps = interpreter.device, MODES[mode]
         cure = "take mode fast" if mode == "reference" else "free some, or take fewer rows"
         sizes = " × ".join(f"{size:,}" for size in x.shape)
@@ -165,7 +166,7 @@ class Program:
         x, y = own_copy(x, device, self.dtype), own_copy(y, device, self.dtype)
         if steps is not Reference:  # the others write in place
             x, y = x.detach(), y.detach()
-        self._require_data(x, y)
+        require_data_in_domain(replace(self.domain, samples=self.rows), x, y)
         certificate, before = interpreter.certificate(self), interpreter.sha256
         batches = self.plan.batches(self.loss.template_data(x, y))
         watches = [CurvatureWatch(self.plan, part.x, part.y, certificate.bound) for part in batches]
@@ -186,12 +187,6 @@ class Program:
     ) -> Reference | Fast:
         """Single steps on data as the template sees them, without the checks of a run."""
         return MODES[mode](interpreter, self.plan, (self.gradient, self.proximal), data, report_progress)
-
-    def _require_data(self, x: Tensor, y: Tensor) -> None:
-        require_shape(x, "x", self.rows, self.domain.features)
-        require_shape(y, "y", self.rows)
-        require_within(self.domain.y, y=y)
-        require_within(self.domain.x, x=x)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

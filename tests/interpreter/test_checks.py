@@ -82,7 +82,7 @@ def test_a_path_that_stays_is_returned_whole_and_every_watch_has_its_turn():
     seen = {0: [], 1: []}
     watches = [watch(Ridge(steps=5)), watch(Ridge(steps=5))]
     for number, each in enumerate(watches):
-        each.sure = lambda path, number=number: seen[number].extend(path[:, 0].tolist()) or True
+        each.require = lambda path, number=number: seen[number].extend(path[:, 0].tolist())
     path = watched_path(watches, torch.zeros(3, dtype=f64), lambda number, w, before: w + 0.1)
     assert path.shape == (6, 3)
     assert seen[0] == path[[0, 2, 4], 0].tolist() and seen[1] == path[[1, 3], 0].tolist()
@@ -106,20 +106,22 @@ def watching(y: float, bound: float = 0.0, x: float = 1.0, **changes) -> Curvatu
     return CurvatureWatch(ONE.changed(**changes), torch.tensor([[x]], dtype=f64), torch.tensor([y], dtype=f64), bound)
 
 
-def sure(watched: CurvatureWatch, w: float) -> bool:
-    return watched.sure(torch.tensor([[w]], dtype=f64))
+def holds(watched: CurvatureWatch, w: float) -> bool:
+    """Whether a step may start from this weight."""
+    try:
+        watched.before_step(torch.tensor([w], dtype=f64), 0)
+    except OutOfDomain:
+        return False
+    return True
 
 
-def test_states_are_sure_where_residuals_and_sums_are_below_their_bounds_by_more_than_rounding():
-    residual = {"domain": replace(ONE.domain, residual=1.0)}
-    assert sure(watching(0.5, **residual), 1.4) and sure(watching(-0.5, **residual), 0.4)
-    for y, w in ((0.5, 1.6), (-0.5, 0.6), (0.5, -0.6), (0.5, 1.5 - 1e-15), (0.5, 2.1)):
-        assert not sure(watching(y, **residual), w), (y, w)
-    assert sure(watching(0.5, **residual), 1.5 - 3e-15) and sure(watching(0.5), 1.9)
-    absolute = {"domain": replace(ONE.domain, absolute=1.5)}
-    assert sure(watching(-0.5, **absolute), -0.9) and sure(watching(0.5, **absolute), 1.0 - 3e-15)
-    for y, w in ((0.5, 1.1), (-0.5, -1.1), (0.5, 1.0 - 1e-15)):
-        assert not sure(watching(y, **absolute), w), (y, w)
+def test_residuals_and_sums_are_kept_to_their_bounds_to_the_last_place():
+    residual, absolute = ({"domain": replace(ONE.domain, **{name: 1.0})} for name in ("residual", "absolute"))
+    for y, w, kept in ((0.5, 1.5, True), (-0.5, 0.5, True), (0.5, 1.5 + 1e-15, False), (0.5, -0.5 - 1e-15, False)):
+        assert holds(watching(y, **residual), w) == kept, (y, w)
+    for y, w, kept in ((0.5, 0.5, True), (-0.5, -0.5, True), (0.5, 0.5 + 1e-15, False), (-0.5, -0.5 - 1e-15, False)):
+        assert holds(watching(y, **absolute), w) == kept, (y, w)
+    assert holds(watching(0.5), 1.9) and not holds(watching(0.5), 2.1)
 
 
 def test_all_samples_are_looked_at_however_few_at_a_time(monkeypatch):
@@ -128,7 +130,7 @@ def test_all_samples_are_looked_at_however_few_at_a_time(monkeypatch):
     plan = ONE.changed(rows=3, domain=Domain(3, 1, 1.0, 0.5, 2.0, residual=1.0))
     for place in range(3):
         watched = CurvatureWatch(plan, x.roll(place, 0), y, 0.0)
-        assert sure(watched, 0.9) and not sure(watched, 1.1)
+        assert holds(watched, 0.9) and not holds(watched, 1.1)
 
 
 # ℓ″ = eˢ, s = 2w − ½: λmax is 4, and η·(4·eˢ + l2) ≤ 2 for eˢ ≤ 7/2 with η = 1/8 and l2 = 2.
@@ -142,21 +144,11 @@ STEEP = {
 
 @pytest.mark.parametrize(("bound", "edge"), [(0.0, math.log(3.5)), (0.1, math.log(3.5) - 0.2)])
 def test_steps_are_gentle_up_to_the_steepest_slope_that_the_exact_path_may_meet(bound: float, edge: float):
-    watched = watching(0.5, bound, 2.0, **STEEP)
-    for off, gentle in ((-0.01, True), (0.01, False)):
-        w = (edge + off + 0.5) / 2
-        assert sure(watched, w) == gentle
-        if gentle:
-            watched.before_step(torch.tensor([w], dtype=f64), 0)
-        else:
-            with pytest.raises(OutOfDomain, match="too long"):
-                watched.before_step(torch.tensor([w], dtype=f64), 0)
     # A loss that is steep on the other side has its steepest at the other end.
-    turned = watching(0.5, bound, 2.0, **(STEEP | {"loss": Loss.of("exp(-t)", curvature=math.inf)}))
-    assert sure(turned, (0.01 - edge + 0.5) / 2) and not sure(turned, (-0.01 - edge + 0.5) / 2)
-    turned.before_step(torch.tensor([(0.01 - edge + 0.5) / 2], dtype=f64), 0)
-    with pytest.raises(OutOfDomain, match="too long"):
-        turned.before_step(torch.tensor([(-0.01 - edge + 0.5) / 2], dtype=f64), 0)
+    turned = STEEP | {"loss": Loss.of("exp(-t)", curvature=math.inf)}
+    for off, gentle in ((-0.01, True), (0.01, False)):
+        assert holds(watching(0.5, bound, 2.0, **STEEP), (edge + off + 0.5) / 2) == gentle
+        assert holds(watching(0.5, bound, 2.0, **turned), (0.5 - edge - off) / 2) == gentle
 
 
 def test_the_flattest_direction_may_be_flatter_by_what_the_plan_grants_and_no_more():

@@ -2,10 +2,7 @@
 
 import json
 import math
-import os
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from library import NAMES, case, dataset
+from library import NAMES, dataset
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -58,22 +55,6 @@ def test_figures_of_another_processor_are_rounded_up_before_they_are_proved(prog
         tmp_path / "a",
     )
     assert load_program(tmp_path / "a").gradient.proved == program.gradient.proved
-
-
-def test_another_process_gives_the_same_bits(pair: tuple[Path, Path], programs: Programs):
-    c = case("logistic_regression")
-    here = Interpreter.fitting(programs[c.name]).run(programs[c.name], c.x, c.y)
-    script = (
-        "import sys; from library import case; from emulon.interpreter import load_interpreter, load_program\n"
-        "c = case('logistic_regression')\n"
-        "run = load_interpreter(sys.argv[1]).run(load_program(sys.argv[2]), c.x, c.y)\n"
-        "print(run.iterates.numpy().tobytes().hex(), run.sha256[1])"
-    )
-    environment = os.environ | {"PYTHONPATH": f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"}
-    said = subprocess.run(
-        [sys.executable, "-c", script, *map(str, pair)], check=True, capture_output=True, text=True, env=environment
-    )
-    assert said.stdout.split() == [here.iterates.numpy().tobytes().hex(), here.sha256[0]]
 
 
 def test_a_loss_of_ones_own_survives(tmp_path: Path):

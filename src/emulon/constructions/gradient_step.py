@@ -262,7 +262,7 @@ class DescentInContext(CertifiedModule):
         super().__init__()
         loss = as_loss(loss)
         step_size = domain_step_size(loss, domain, l2) if step_size is None else float(step_size)
-        _require_sense(loss, steps, step_size, l2, strong_convexity)
+        _require_sense(loss, step_size, l2, strong_convexity)
         curvature, reach = negative_curvature(loss, 2 * loss.link.template_domain(domain).residual)
         plan = Plan(
             name=loss.name,
@@ -338,12 +338,10 @@ def _require_convex(plan: Plan) -> None:
         )
 
 
-def _require_sense(loss: Loss, steps: int, step_size: float, l2: float, strong_convexity: float) -> None:
+def _require_sense(loss: Loss, step_size: float, l2: float, strong_convexity: float) -> None:
     """Refuse what no bound over several steps could hold for."""
-    if steps < 0:
-        raise EmulonError(f"steps must be 0 or more, got {steps}")
-    if not 0 < step_size < math.inf or step_size * l2 > 2:
-        raise EmulonError(f"step_size must be positive, and step_size·l2 at most 2, got {step_size:g} and l2={l2:g}")
+    if step_size * l2 > 2:
+        raise EmulonError(f"step_size·l2 must be at most 2, got {step_size:g} and l2={l2:g}")
     if strong_convexity < 0 or (strong_convexity and loss.derivative != "t"):
         raise EmulonError(
             f"strong_convexity={strong_convexity:g} is promised for the squared loss alone; leave it out for "

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float64
 from torch import Tensor
@@ -477,12 +476,11 @@ class _Batch:
 
     def __init__(self, data: TemplateData, targets: Tensor, linear: bool) -> None:
         self.samples, self.linear, self.fixed = len(data.x), linear, None
-        if linear:
-            self.gram, self.target = _gram(data.x, data.y)
-            return
         self.x, self.y = arb_matrix(data.x), arb_matrix(data.y.unsqueeze(-1))
         self.across = self.x.transpose()
-        if data.fixed is not None:
+        if linear:
+            self.gram, self.target = self.across * self.x, self.across * self.y
+        elif data.fixed is not None:
             # What is fixed is y·x, which float64 has rounded: here it is formed again.
             self.fixed = self.across * arb_matrix(targets.unsqueeze(-1))
 
@@ -495,19 +493,6 @@ class _Batch:
             residuals = (self.x * w - self.y).entries()
             total = self.across * arb_mat(self.samples, 1, [f.arb_value(s) for s in residuals])
         return (total if self.fixed is None else total - self.fixed) * (1 / arb(self.samples))
-
-
-def _gram(x: Tensor, y: Tensor) -> tuple[Any, Any]:
-    """XᵀX and Xᵀy, exactly but for the bits of Arb: floats are whole numbers times a power of two, here one for all."""
-    from flint import arb, arb_mat, fmpz_mat
-
-    mantissas, exponents = np.frexp(torch.cat([x, y.unsqueeze(-1)], dim=-1).mT.numpy())
-    least = int(exponents.min())
-    columns = zip((mantissas * 2.0**53).astype(np.int64).tolist(), (exponents - least).tolist(), strict=True)
-    whole = fmpz_mat([[number << up for number, up in zip(*column, strict=True)] for column in columns])
-    products = arb_mat(whole * whole.transpose()) * arb(2) ** (2 * least - 106)
-    entries = products.tolist()
-    return arb_mat([row[:-1] for row in entries[:-1]]), arb_mat([row[-1:] for row in entries[:-1]])
 
 
 def _soft_thresholded(v: Any, threshold: Any) -> Any:

@@ -36,7 +36,8 @@ def require_in_domain(
     Sums are computed in float64; where rounding could decide, they are formed again exactly.
     """
     require_data_in_domain(domain, x, y)
-    require_weights_in_domain(domain, x.double(), y.double(), w)
+    require_shape(w, "w", domain.features)
+    require_weights_in_domain(domain, x.double(), y.double(), w.unsqueeze(-2))
 
 
 def require_data_in_domain(domain: Domain, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> None:
@@ -48,12 +49,11 @@ def require_data_in_domain(domain: Domain, x: Float[Tensor, "*batch n d"], y: Fl
 
 
 def require_weights_in_domain(
-    domain: Domain, x: Float64[Tensor, "*batch n d"], y: Float64[Tensor, "*batch n"], w: Float[Tensor, "*batch d"]
+    domain: Domain, x: Float64[Tensor, "*batch n d"], y: Float64[Tensor, "*batch n"], path: Float[Tensor, "*batch t d"]
 ) -> None:
-    """What does, on data that are in the domain."""
-    require_shape(w, "w", domain.features)
-    require_within(domain.w, w=w)
-    w = w.double()
+    """What does, on data that are in the domain: several weights, each with all of the data."""
+    require_within(domain.w, w=path)
+    w = path.double()
     if domain.residual < domain.widest:
         _require_sums("w·x − y", domain.residual, domain.absolute, x, y, w)
     if domain.absolute < domain.widest:
@@ -61,15 +61,17 @@ def require_weights_in_domain(
 
 
 def _require_sums(what: str, bound: float, absolute: float, x: Tensor, y: Tensor, w: Tensor) -> None:
-    sums = ((x @ w.unsqueeze(-1)).squeeze(-1) - y).abs()
+    y = y.unsqueeze(-2)
+    sums = (w @ x.mT - y).abs()
     doubt = rounding.dot(x.shape[-1] + 5, max(absolute, bound), torch.float64)
     if bool((sums < bound - doubt).all()):
         return
     near = (sums - bound).abs() <= doubt
     require_within(bound, **{what: sums.where(~near, 0.0)})
     if near.any():
-        each = w.unsqueeze(-2).expand_as(x)
-        rows = zip(x[near].tolist(), y[near].tolist(), each[near].tolist(), strict=True)
+        shape = (*sums.shape, x.shape[-1])
+        each = (x.unsqueeze(-3).expand(shape), y.expand(sums.shape), w.unsqueeze(-2).expand(shape))
+        rows = zip(*(part[near].tolist() for part in each), strict=True)
         if any(abs(_exactly(*row)) > Fraction(bound) for row in rows):
             raise OutOfDomain(
                 f"|{what}| is above {bound:.6g}, which the domain was built for, in the last place; build a wider one"
@@ -115,44 +117,30 @@ class CurvatureWatch:
             self._require_gentle(self.high.new_tensor(curvature))
         require_data_in_domain(plan.inner, self.x, self.y)
 
-    def sure(self, path: Float64[Tensor, "*batch t d"]) -> bool:
-        """Whether none of these states can be refused: bounds hold with slack for all rounding."""
-        inner = self.plan.inner
-        if not bool(torch.isfinite(path).all()) or path.abs().max().item() > inner.w:
-            return False
-        if inner.residual >= inner.widest and inner.absolute >= inner.widest and self.slopes is None:
-            return True
-        doubt = rounding.dot(self.x.shape[-1] + 5, max(inner.absolute, inner.residual), torch.float64)
-        low, high, most = math.inf, -math.inf, 0.0
+    def require(self, path: Float[Tensor, "*batch t d"]) -> None:
+        """Refuse states that are not finite, outside the domain, or with others beside them where the loss is steep."""
+        require_finite(w=path)
         size = max(1, at_a_time(LOOKED_AT, path.device) // max(path.shape[:-1].numel(), 1))
-        for start in range(0, self.x.shape[-2], size):
-            own = (..., slice(start, start + size), slice(None))
-            x, y = self.x[own], self.y[..., start : start + size].unsqueeze(-1)
-            residuals = x @ path.mT - y
-            if self.slopes is not None:
-                off = self.doubt[..., start : start + size].unsqueeze(-1)
-                low, high = min(low, (residuals - off).min().item()), max(high, (residuals + off).max().item())
-            if inner.residual < inner.widest and not residuals.abs().max().item() < inner.residual - doubt:
-                return False
-            if inner.absolute < inner.widest:
-                most = max(most, (x.abs() @ path.abs().mT).add_(y.abs()).max().item())
-        if inner.absolute < inner.widest and not most < inner.absolute - doubt:
-            return False
-        if self.slopes is None:
-            return True
-        steepest = self.slopes.steepest(low, high) * self.high.max().item() + self.plan.descent.l2
-        return self.plan.step_size * steepest <= self.plan.max_step_times_smoothness
+        parts = list(
+            zip(*(part.split(size, dim=self.y.ndim - 1) for part in (self.x, self.y, self.doubt)), strict=True)
+        )
+        if self.slopes is not None:
+            lows, highs = zip(*(self._ends(path.double(), *part) for part in parts), strict=True)
+            low, high = torch.stack(lows).amin(dim=0), torch.stack(highs).amax(dim=0)
+            ends = zip(low.flatten().tolist(), high.flatten().tolist(), strict=True)
+            self._require_gentle(low.new_tensor([self.slopes.steepest(*end) for end in ends]).reshape(low.shape))
+        for x, y, _ in parts:
+            require_weights_in_domain(self.plan.inner, x, y, path)
+
+    def _ends(self, w: Tensor, x: Tensor, y: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor]:
+        """Between which numbers the residuals of all of these samples and states are, dataset by dataset."""
+        s = w @ x.mT - y.unsqueeze(-2)
+        return (s - doubt.unsqueeze(-2)).amin(dim=(-2, -1)), (s + doubt.unsqueeze(-2)).amax(dim=(-2, -1))
 
     def before_step(self, w: Float[Tensor, "*batch d"], number: int) -> None:
-        require_finite(w=w)
-        if self.slopes is not None:
-            s = (self.x @ w.double().unsqueeze(-1)).squeeze(-1) - self.y
-            lows, highs = (s - self.doubt).amin(dim=-1), (s + self.doubt).amax(dim=-1)
-            ends = zip(lows.flatten().tolist(), highs.flatten().tolist(), strict=True)
-            steepest = [self.slopes.steepest(low, high) for low, high in ends]
-            self._require_gentle(self.high.new_tensor(steepest).reshape(lows.shape))
+        """Refuse a state that the step of this number may not start from."""
         try:
-            require_weights_in_domain(self.plan.inner, self.x, self.y, w)
+            self.require(w.unsqueeze(-2))
         except OutOfDomain as error:
             raise OutOfDomain(f"{error} (before step {number + 1})") from None
 
@@ -192,8 +180,11 @@ def watched_path(
     def check() -> None:
         nonlocal checked, begin
         first, checked, begin = checked, len(asked), time.monotonic()
-        turns = [(watch, asked[first:][(k - first) % len(watches) :: len(watches)]) for k, watch in enumerate(watches)]
-        if not all(watch.sure(torch.stack(own, dim=-2).double()) for watch, own in turns if own):
+        try:
+            for k, watch in enumerate(watches):
+                if own := asked[first:][(k - first) % len(watches) :: len(watches)]:
+                    watch.require(torch.stack(own, dim=-2))
+        except OutOfDomain:  # the earliest of them is told, if one is wrong by itself
             for number, w in enumerate(asked[first:], first):
                 watches[number % len(watches)].before_step(w, number)
 

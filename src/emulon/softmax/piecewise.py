@@ -12,7 +12,7 @@ a junction (a cut through a smooth segment, where both pieces are fitted a littl
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -88,6 +88,10 @@ class Piecewise:
     dtype: torch.dtype
     rounding: Rounding
     noise: float
+    _searches: dict[tuple[object, ...], Spectral] = field(default_factory=dict, init=False, compare=False)
+    _fitted: dict[tuple[float, float, float], Fitted] = field(default_factory=dict, init=False, compare=False)
+    # The last piece of every depth of cutting: the next one will be much like it.
+    _lately: dict[int, Fit] = field(default_factory=dict, init=False, compare=False)
 
     def smallest(self, tolerance: float) -> Grid | None:
         """Pieces between the function's breaks, each cut further where that saves keys, joined by gates."""
@@ -183,19 +187,6 @@ class Piecewise:
         fitted = self._fitted.setdefault((lo, hi, largest), {})
         search = Spectral(self._inside(lo, hi), lo, hi, self.dtype, gated, largest=largest, fitted=fitted)
         return self._searches.setdefault(key, search)
-
-    @cached_property
-    def _searches(self) -> dict[tuple[object, ...], Spectral]:
-        return {}
-
-    @cached_property
-    def _fitted(self) -> dict[tuple[float, float, float], Fitted]:
-        return {}
-
-    @cached_property
-    def _lately(self) -> dict[int, Fit]:
-        """The last piece of every depth of cutting: the next one will be much like it."""
-        return {}
 
     def _plan(self, lo: float, hi: float, tolerance: float, sharpness: float, depth: int) -> list[Fit] | None:
         """Soft pieces that cover [lo, hi], overlapping a little at the junctions."""

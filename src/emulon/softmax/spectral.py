@@ -108,6 +108,7 @@ class Shaped:
 
 # Grids fitted to one target on one interval, by (keys, softness, half_width).
 Fitted = dict[tuple[int, float, float], Shaped | None]
+Samples = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class Spectral:
     """Weigh grids by the error to expect on ordinary data rather than by its bound."""
     fitted: Fitted = field(default_factory=dict, compare=False)
     """What was fitted already, by this search or by one that weighs the same grids otherwise."""
+    _sampled: dict[int, Samples] = field(default_factory=dict, init=False, compare=False)
+    _best: dict[int, Fit | None] = field(default_factory=dict, init=False, compare=False)
 
     def fit(self, keys: int, shapes: Sequence[tuple[float, float]], best: Fit | None = None) -> Fit | None:
         """The cheapest of `best` and of grids of so many keys with these shapes (softness, half_width).
@@ -185,7 +188,7 @@ class Spectral:
         rounded: np.ndarray = torch.from_numpy(part).to(self.dtype).double().numpy()
         return rounded
 
-    def _samples(self, keys: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def _samples(self, keys: int) -> Samples:
         """Where grids of so many keys are fitted and tested, and f there: nodes, f(nodes), points, f(points)."""
         if keys not in self._sampled:
             nodes, s = chebyshev(self.lo, self.hi, 3 * keys + 2), dense(self.lo, self.hi, keys)
@@ -201,14 +204,6 @@ class Spectral:
     def _rounding_of_f(self) -> float:
         """With values some times as large as f, as fits have them."""
         return 30 * unit(self.dtype) * float(np.abs(self.f(dense(self.lo, self.hi, 8))).max())
-
-    @cached_property
-    def _sampled(self) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
-        return {}
-
-    @cached_property
-    def _best(self) -> dict[int, Fit | None]:
-        return {}
 
     def _weigh(self, shaped: Shaped, softness: float, half_width: float) -> Fit:
         keys = shaped.keys

@@ -1,1 +1,1 @@
-"""Random cases of everything that states a bound, as hypothesis strategies with Arb as the judge."""
+"""Random cases, as hypothesis strategies with Arb as the judge."""

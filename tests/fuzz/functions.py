@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from operator import mul
 from typing import Any
 
 import torch
@@ -14,13 +12,8 @@ from torch import Tensor
 from emulon.certify import Domain
 from emulon.certify.certificate import Band
 from emulon.constructions import (
-    HeadInEmbedding,
-    HeadInTokens,
     HopfieldResidualMap,
-    LinearLayer,
     ResidualMap,
-    ScalarHeads,
-    TruncatedLinear,
 )
 from emulon.expressions import parse
 from emulon.expressions.evaluation import ball_arithmetic
@@ -183,90 +176,3 @@ def check_residual_map(case: Case) -> None:
         return out
 
     require_certified(oracle.text(tree), out, made.certificate, exact)
-
-
-@st.composite
-def linear_layers(draw: Any) -> Case:
-    samples, features = draw(sizes())
-    which = draw(st.sampled_from(("linear", "scalar", "truncated", "truncated paper")))
-    width = 1 if which.startswith("truncated") else draw(st.integers(1, 3))
-    rows = numbers(features, draw(scales(190)))
-    return {
-        "which": which,
-        "tree": draw(st.sampled_from((["tanh", ["t"]], ["sin", ["t"]], ["Abs", ["t"]], ["power", ["t"], 2]))),
-        "x": draw(tables(samples, features)),
-        "theta": draw(st.lists(rows, min_size=width, max_size=width)),
-        "slack": draw(slacks),
-        "cut": [round(draw(st.floats(-1, 0)), 2), round(draw(st.floats(0, 1)), 2)],
-        "heads": draw(st.sampled_from((1, 3, 8))),
-        "accuracy": draw(accuracies),
-        "dtype": draw(dtypes),
-    }
-
-
-def check_linear_layer(case: Case) -> None:
-    """x Θᵀ and f(x Θᵀ), and the truncated linear map."""
-    x, theta = tensors(case, "x", "theta")
-    rows, weights = stored(case, "x", "theta")
-    bound = max(abs(sum(map(mul, row, one))) for row in rows for one in weights) * case["slack"]
-    made, f = _linear_layer(case, (len(rows), len(rows[0]), len(weights)), bound)
-    if case["which"].startswith("truncated"):
-        theta = theta[..., 0, :]
-    out = made(x, theta)
-
-    def exact() -> list[Any]:
-        ws = [oracle.balls(one) for one in weights]
-        return [f(oracle.dot(oracle.balls(row), one)) for row in rows for one in ws]
-
-    require_certified(case["which"], out, made.certificate, exact)
-
-
-def _linear_layer(case: Case, sizes: tuple[int, int, int], bound: float) -> tuple[Any, Callable[[Any], Any]]:
-    """The construction, and the scalar function that it applies to θ·x."""
-    options = accuracy(case)
-    lo, hi = (cut * bound for cut in case["cut"])
-    match case["which"]:
-        case "linear":
-            return LinearLayer(*sizes, bound, **options), lambda t: t
-        case "scalar":
-            made = ScalarHeads(oracle.text(case["tree"]), *sizes, bound, **options)
-            return made, lambda t: oracle.value_of(case["tree"], t)
-        case "truncated":
-            made = TruncatedLinear(*sizes[:2], lo, hi, reach=bound, **options)
-            return made, lambda t: t.max(oracle.balls([lo])[0]).min(oracle.balls([hi])[0])
-    paper = {"heads": case["heads"], "grid": "paper", "dtype": options["dtype"]}
-    return TruncatedLinear(*sizes[:2], -bound, bound, **paper), lambda t: t
-
-
-@st.composite
-def heads(draw: Any) -> Case:
-    samples, features = draw(sizes())
-    width = draw(st.integers(1, 2))
-    rows = st.lists(numbers(features, draw(st.sampled_from((1.0, 0.3, 3.0)))), min_size=width, max_size=width)
-    return {
-        "embedding": draw(st.booleans()),
-        "x": draw(tables(samples, features)),
-        **{name: draw(rows) for name in ("w_k", "w_q", "w_v")},
-        "slack": draw(slacks),
-        "beta": draw(st.sampled_from((1.0, 1.0, 0.25, 4.0))),
-        "accuracy": draw(accuracies),
-        "dtype": draw(dtypes),
-    }
-
-
-def check_head(case: Case) -> None:
-    """A softmax head whose matrices are tokens, or part of the embedding."""
-    names = ("x", "w_k", "w_q", "w_v")
-    parts, plain = tensors(case, *names), stored(case, *names)
-    matrix = [one for w in plain[1:] for one in w]
-    bound = max(abs(sum(map(mul, row, one))) for row in plain[0] for one in matrix) * case["slack"]
-    kind = HeadInEmbedding if case["embedding"] else HeadInTokens
-    sizes = (len(plain[0]), len(plain[0][0]), len(plain[1]))
-    made = kind(*sizes, bound, beta=case["beta"], **accuracy(case))
-    out = made(*parts)
-
-    def exact() -> list[Any]:
-        return oracle.attended([[oracle.balls(row) for row in part] for part in plain], case["beta"])
-
-    require_certified("head", out, made.certificate, exact)
-    require_certified("audit of a head", out, made.audit(*parts), exact)

@@ -224,15 +224,3 @@ def newton_schulz(gram: list[Row], scale: float, loops: int) -> list[Row]:
         correction = product(inverse, product(gram, inverse))
         inverse = [[2 * inverse[i][j] - correction[i][j] for j in width] for i in width]
     return inverse
-
-
-def attended(parts: Sequence[list[Row]], beta: float) -> Row:
-    """softmax(β·(x W_Qᵀ)(x W_Kᵀ)ᵀ) x W_Vᵀ, row by row, of x, W_K, W_Q and W_V."""
-    x, w_k, w_q, w_v = parts
-    keys, queries, values = ([matvec(w, row) for row in x] for w in (w_k, w_q, w_v))
-    out = []
-    for query in queries:
-        weights = [(arb(beta) * dot(query, key)).exp() for key in keys]
-        total = sum(weights, arb(0))
-        out += [dot(weights, [value[k] for value in values]) / total for k in range(len(w_v))]
-    return out

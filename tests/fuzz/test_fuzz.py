@@ -56,7 +56,7 @@ def test_the_command_counts_cases_and_fails_where_one_does(monkeypatch, capsys):
     assert "text: ZeroDivisionError: planted" in printed and "0 violations, 1 tracebacks" in printed
 
 
-@pytest.mark.parametrize("name", ["head", "machine", "text"])
+@pytest.mark.parametrize("name", ["machine", "text"])
 def test_random_cases_hold(name):
     counts, error = try_cases(name, seed=0)
     assert error is None and counts["held"] > 0

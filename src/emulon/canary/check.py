@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from emulon.canary.forward import Vector
 
 OVERFLOW = "not numbers: a softmax without its maximum, a row that sees nothing, or a format that is too small"
-# What is counted as exact; what a register keeps at least where another one is wrong by 1, in a norm of four pads.
+# Bits that count as exact; bits that a register keeps where another is wrong by 1, in a norm of four pads.
 ALL_BITS, MOVED_BITS = 30.0, 12.0
 OpenEngine = Callable[[Path], Callable[[Sequence[Sequence[int]]], NDArray[Any]]]
 
 
 def _all() -> dict[str, Callable[..., Canary]]:
-    """Grouped heads whose size is hidden/heads, and wide ones of their own, whose size is not."""
+    """With grouped heads of size hidden/heads, and with wide heads of another size."""
     found: dict[str, Callable[..., Canary]] = {}
     for family in FAMILIES:
         for half in (False, True) if family in ("llama", "mistral") else (False,):
@@ -219,7 +219,7 @@ def compare(name: str, logits: NDArray[Any], arithmetic: str, first: int = 0) ->
         centres = [0.0 if each is None else float(each.exact.mid()) for each in values]
         scale = max(map(abs, centres)) or 1.0
         errors = [abs(float(logits[i, place]) - centre) for i, centre in enumerate(centres)]
-        # A bound that is not a number says nothing, and `max` would pass over it.
+        # `max` would pass over a bound that is NaN.
         bounds = [0.0 if each is None else each.error if each.error < math.inf else math.inf for each in values]
         # A float64 of the exact number is itself off by this.
         finite = all(map(math.isfinite, errors))
@@ -265,7 +265,7 @@ def check(
 
 
 def ask(open_engine: OpenEngine, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """An engine's logits for the prompts of some canaries, by name: what `compare` judges, here or elsewhere."""
+    """An engine's logits for the prompts of some canaries, by name, for `compare`."""
     found = {}
     for name in names:
         with TemporaryDirectory() as folder:

@@ -41,7 +41,7 @@ class Probe:
     layer: int
 
 
-# What the config.json of a stock class says beside Llama's.
+# Entries of config.json by family, beside Llama's.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"architectures": ["LlamaForCausalLM"], "mlp_bias": False},
     "mistral": {"architectures": ["MistralForCausalLM"], "sliding_window": 32},
@@ -56,7 +56,7 @@ POSITIONS, NEOX_BASE = 256, 10.0
 # Gemma multiplies embeddings by √width, and its norms by 1 + weight, which has 8 bits up to 256: what its norms leave
 # small, all other matrices make up for.
 EMBEDDED, AMPLIFIED = 16.0, 2.0**12
-# What one entry of Qwen's queries and keys holds: their norms divide by it and its gain is 0. The others multiply back.
+# One entry of Qwen's queries and keys: their norms divide by it and its gain is 0. The others multiply back.
 HEAD_PAD = 2.0**30
 
 
@@ -181,7 +181,7 @@ class Builder:
             top += size
         shape, self.centred = self.shape, self.family in CENTRED
         # Where norms subtract a mean, each register stands beside its negative: the mean is 0, and half the difference
-        # is read. Here are the first halves.
+        # is read. These are the first halves.
         self.width = width = WIDTH // 2 if self.centred else WIDTH
         assert top <= width
         self.embedding, self.positions = np.zeros((VOCABULARY, width)), np.zeros((POSITIONS, width))
@@ -200,7 +200,7 @@ class Builder:
         self.bias: dict[str, Row] = {}
 
     def embed(self, token: int, **values: Entry) -> None:
-        """What a token's embedding holds."""
+        """Set registers of a token's embedding."""
         for name, each in values.items():
             self.embedding[token, list(self.slots[name])] = each
 
@@ -212,14 +212,14 @@ class Builder:
         return row
 
     def pair(self, number: int) -> int:
-        """Where a head holds content: the slowest rotary pairs first, or what is not turned."""
+        """Entry of a head for content: the slowest rotary pairs first, or entries that are not rotated."""
         if self.centred:
             return number + 2 * self.turning
         return self.turning - 1 - number
 
     @property
     def turning(self) -> int:
-        """The rotary pairs of a head."""
+        """Number of rotary pairs of a head."""
         return {"gpt2": 0, "gpt_neox": self.shape.size // 4}.get(self.family, self.shape.size // 2)
 
     def write(self, layer: int, head: int, entry: int, register: str, weight: float = 1.0) -> None:
@@ -323,7 +323,7 @@ class Builder:
 
 
 def _mirrored(name: str, each: Row) -> Row:
-    """What is written into the stream, also with the other sign beside it; of what is read, half of the difference."""
+    """Outputs into the stream beside their negatives; inputs as half of the difference."""
     if any(part in name for part in ("norm", "o_proj", "down_proj")):
         return np.concatenate([each, -each])
     if each.ndim == 1:

@@ -27,10 +27,9 @@ One = Callable[[Sequence[int]], Answers]
 # Positions of the first token; the longest prompt.
 OFFSETS, LONGEST = (4096, 32768, 1 << 20), 256
 FLOAT32 = 2.0**-24
-# Roundings of float32 that one call may cost: exp, sigmoid, cosines; 1/√x; a rotary frequency, and its pair on top.
-EXP, ROOT, FREQUENCY = 4, 4, 8
-# And of a LayerNorm's variance.
-MOMENTS = 64
+# Largest errors of functions in units roundoff of float32: exp, sigmoid, cosines; 1/√x; a rotary frequency, and its
+# pair on top; the variance of a LayerNorm.
+EXP, ROOT, FREQUENCY, MOMENTS = 4, 4, 8, 64
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,11 @@ class Arithmetic:
 
     @cached_property
     def bits(self) -> int:
-        """Of the mantissa."""
+        """Bits of the mantissa."""
         return round(-math.log2(self.unit))
 
     def stored(self, magnitude: float) -> float:
-        """What rounding a number of this size costs when it is stored."""
+        """Bound on the rounding error of storing a number of this size."""
         return self.unit * magnitude + self.tiny if magnitude <= self.largest else math.inf
 
 
@@ -140,5 +139,5 @@ def add(name: str, package: str, arithmetic: str, open_: Callable[[Path], Opened
 
 
 def each(answer: One) -> Opened:
-    """A function of prompts from one of a prompt, which gives its logits, the last token's last."""
+    """A function of several prompts from one of a single prompt, which returns its last token's logits."""
     return lambda prompts: np.stack([np.asarray(answer(list(prompt)), dtype=np.float64) for prompt in prompts])

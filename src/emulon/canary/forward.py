@@ -65,7 +65,7 @@ class _Sum:
         self.grid: int | None = 1 << 20
 
     def add(self, exact: Any, size: float, error: float, grid: int | None) -> None:
-        """One product, computed without a rounding of its own or with one."""
+        """One product, which may be rounded by itself."""
         self.exact += exact
         self.size += size
         self.error += error
@@ -86,7 +86,7 @@ class Forward:
         self.frequencies: dict[int, Any] = {}
 
     def _stored(self, exact: Any, error: float, shift: float = 0.0) -> Value:
-        """A number as an engine may store it, or not; `shift` is what it is off by beside the error, for all alike.
+        """A number as an engine may or may not store it; `shift` is a further error, common to all entries.
 
         Where all that an engine may have before lies between two midpoints of the format, the number between them is
         stored, and the error is not added to.
@@ -102,7 +102,7 @@ class Forward:
         nearest = round(middle / spacing) * spacing
         between = spacing / (4 if abs(nearest) <= math.ldexp(0.5, power) else 2)
         off = abs(middle - nearest) + 2.0**-50 * abs(middle)
-        # What is stored in fewer bits was rounded to float32 before.
+        # A number stored in fewer bits was rounded to float32 before.
         moved = off + error + shift + FLOAT32 * abs(middle)
         if moved < between and spacing > 4 * format.tiny and abs(nearest) <= format.largest:
             return found._replace(error=max(found.error, (off + shift) * SLACK))
@@ -127,7 +127,7 @@ class Forward:
         return total.error + growth(total.terms + 1) * (total.size + total.error)
 
     def _units(self, count: int | float) -> float:
-        """So many units roundoff of float32."""
+        """`count` units roundoff of float32."""
         return 0.0 if self.arithmetic is None else count * FLOAT32
 
     def linear(self, x: Vector, rows: Rows, bias: Vector | None = None) -> Vector:

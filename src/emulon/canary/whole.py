@@ -37,7 +37,7 @@ Run = Callable[[Sequence[Sequence[int]]], NDArray[Any]]
 
 
 class _WrongWord(Exception):
-    """What was written for what."""
+    """A word that no correct engine writes."""
 
 
 def whole(open_engine: OpenEngine) -> list[Kept]:
@@ -61,7 +61,7 @@ def whole(open_engine: OpenEngine) -> list[Kept]:
 
 def _written(run: Run, name: str) -> Kept:
     draw, words = np.random.default_rng(METHODS.index(name)), Vocabulary(SMALL)
-    # Hundredths: what is left of numbers beside them is what engines are off by most.
+    # Hundredths: engines err most in the remainders of numbers that are not.
     x = draw.uniform(-1, 1, size=(ROWS, FEATURES)).round(2)
     y = np.sign(x[:, 0]) if name.startswith("logistic") else (x @ draw.uniform(-1, 1, size=FEATURES)).round(2)
     asked = prompt(known_methods()[name](steps=STEPS), x, y)

@@ -21,13 +21,13 @@ from emulon.expressions import parse
 from emulon.expressions.evaluation import arb_matrix
 
 
-def ahead(positions: int) -> Tensor:
+def future_mask(positions: int) -> Tensor:
     """(i, j): whether position j comes after i."""
     return torch.ones(positions, positions, dtype=torch.bool, device="cpu").triu(1)
 
 
 class Arithmetic:
-    """What layers ask of numbers, beside + − * /: over float64 tensors here."""
+    """Operations of layers beside + − * /, over float64 tensors."""
 
     def of(self, numbers: Tensor) -> Any:
         """float64 numbers as they are."""
@@ -55,8 +55,8 @@ class Arithmetic:
         return x.sqrt()
 
     def weights(self, scores: Any, causal: bool) -> Any:
-        """exp(scores) times any positive number for each row, so that none overflows; 0 at masked places."""
-        hidden = scores.masked_fill(ahead(scores.shape[-1]), -torch.inf) if causal else scores
+        """exp(scores), up to a positive factor a row that prevents overflow; 0 at masked places."""
+        hidden = scores.masked_fill(future_mask(scores.shape[-1]), -torch.inf) if causal else scores
         return (hidden - hidden.amax(dim=-1, keepdim=True)).exp()
 
     def function(self, f: str, x: Any) -> Any:
@@ -93,9 +93,9 @@ class _Balls(Arithmetic):
         return x.sum().apply(lambda part: part.unsqueeze(-1))
 
     def weights(self, scores: Any, causal: bool) -> Any:
-        hidden = ahead(scores.high.shape[-1]) & causal
+        hidden = future_mask(scores.high.shape[-1]) & causal
         moved = scores - scores.high.masked_fill(hidden, -torch.inf).amax(dim=-1, keepdim=True)
-        # Masked before and after: exp is not asked for what may overflow.
+        # Masked before exp, which could overflow, and after it.
         kept = moved.apply(lambda part: part.masked_fill(hidden, 0.0)).exp()
         return kept.apply(lambda part: part.masked_fill(hidden, 0.0))
 

@@ -2,7 +2,7 @@
 
 Every row of the data is a prompt of its positions' tokens (x, 1), and W_Q, W_K, W_V of the head stand in the prompt. A
 causal mask is two more groups of rows: key j holds −√C at its own place, query i √C at every place after its own, so
-that what lies ahead loses C.
+that scores of later positions are lowered by C.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Attention(SimpleLayer):
 
     @property
     def rounding(self) -> float:
-        """Of every number of q's matrix and bias by the scale, as a part of itself: a root, a quotient, a product."""
+        """Relative error of q's matrix and bias after scaling: a root, a quotient, a product."""
         return 0.0 if math.sqrt(self.scale) in POWERS else 4 * rounding.unit(f64)
 
     def projected(self, x: Float[Tensor, "rows positions features"]) -> list[Tensor]:
@@ -91,7 +91,7 @@ class Attention(SimpleLayer):
         return [x.unsqueeze(-3) @ w.mT + b.unsqueeze(-2) for w, b in self.in_prompt()]
 
     def interval(self, inputs: Box) -> Box:
-        """Averages of values are where the values are."""
+        """An average lies in the range of its values."""
         return affine_interval(self.w_v.flatten(0, 1), self.b_v.flatten(), inputs)
 
     def attention_ranges(self, x: Tensor | Box) -> AttentionRanges:
@@ -129,7 +129,7 @@ class Attention(SimpleLayer):
 
 @dataclass(frozen=True, eq=False)
 class AttentionPhase(SimplePhase):
-    """Claim: every entry within own_error of the head. `positions` is the most it takes.
+    """Claim: every entry within own_error of the head, for up to `positions` positions.
 
     Cost: positions tokens of d + 1 features (and twice the positions for a mask), one prompt a head.
     """
@@ -149,14 +149,14 @@ class AttentionPhase(SimplePhase):
 
     @property
     def strength(self) -> float:
-        """C: all tokens ahead together weigh less than a rounding, whatever the scores."""
+        """C: the weight of all later tokens is below a rounding, whatever the scores."""
         if not self.mask:
             return 0.0
         return 2 * self.known.score + math.log(2 * self.positions / rounding.unit(f64)) + SPARE + 1.0
 
     @property
     def balance(self) -> float:
-        """What keys are multiplied by, and queries divided by."""
+        """The factor of the keys, by which queries are divided."""
         return balancing_power(self.known.q, self.known.k)
 
     @property
@@ -213,7 +213,7 @@ class AttentionPhase(SimplePhase):
         return heads.movedim(-3, -2).flatten(-2) * self.value
 
     def _projected(self, x: Tensor) -> list[Tensor]:
-        """q, k, v; refused where they are larger, or positions more, than was planned for."""
+        """q, k, v; larger ones, or more positions, than planned for are refused."""
         if x.shape[-2] > self.positions:
             raise BadShape(f"the prompt has {x.shape[-2]} positions, and the program was made for {self.positions}")
         name, known = self.layer.name, self.known
@@ -235,7 +235,7 @@ class AttentionPhase(SimplePhase):
         score = self.layer.w_q.shape[1] * (e_q * (k + e_k) + e_k * q)
         if self.layer.causal:
             root = math.sqrt(self.strength)
-            # A mask's rows: what is not hidden should come to zero, and is as far off as places are many.
+            # A mask's rows: products that should be zero, one for every place.
             score += product_error(line, root, root, 1) + self.positions * line.error(0.0) * 2 * (root + 1)
         score += rounding.dot(self.capacity.width + 1, self.known.score + self.strength, f64)
         delta = rounding.softmax_weights(score, 64.0, f64)

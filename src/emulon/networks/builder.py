@@ -34,14 +34,14 @@ HEAD = ("w_q", "w_k", "w_v", "b_q", "b_k", "b_v")
 
 
 def own_numbers(place: str, **parts: Tensor) -> list[Tensor]:
-    """Copies in float64, finite: a program stays as it was when its module is trained further."""
+    """Finite float64 copies, which later training of the module does not change."""
     copies = {name: part.detach().to(f64, copy=True).contiguous() for name, part in parts.items()}
     require_finite(**{f"the {name} of {place}": part for name, part in copies.items()})
     return [*copies.values()]
 
 
 def lowers(*kinds: type) -> Callable[[Lowering], Lowering]:
-    """Registers how modules of these classes are written in layers."""
+    """Register the lowering of modules of these classes."""
 
     def register(lowering: Lowering) -> Lowering:
         REGISTRY.update(dict.fromkeys(kinds, lowering))
@@ -51,7 +51,7 @@ def lowers(*kinds: type) -> Callable[[Lowering], Lowering]:
 
 
 class Builder:
-    """Layers so far; `at` is the register that the next part reads, and `shape` how its numbers are to be read."""
+    """Layers so far; `at` is the register that the next part reads, and `shape` the shape of its numbers."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.layers: list[Layer] = []
@@ -74,10 +74,7 @@ class Builder:
         reads: tuple[int, ...] | None = None,
         **own: Any,
     ) -> int:
-        """A layer with these fields, which writes so many features; its register is the next part's to read.
-
-        Names begin with a number: a place may have several layers of one kind.
-        """
+        """Add a layer that writes `size` features; its number in the name tells layers of one place apart."""
         name = f"{len(self.layers)} {place} {what}" if place else f"{len(self.layers)} {what}"
         self.layers.append(kind(name=name, reads=(self.at,) if reads is None else reads, **own))
         self.sizes.append(size)
@@ -91,7 +88,7 @@ class Builder:
         return self.add(Linear, place, what, len(weight), reads, weight=weight, bias=bias)
 
     def _reading(self, who: str, wanted: int, reads: tuple[int, ...]) -> tuple[int, ...]:
-        """The registers to read, which must have so many features."""
+        """The registers to read, `wanted` features in all."""
         reads = reads or (self.at,)
         given = sum(self.sizes[read] for read in reads)
         if wanted != given:
@@ -173,14 +170,14 @@ class Builder:
         return self.add(Attention, place, "attention", parts["b_v"].numel(), **own)
 
     def self_attention(self, place: str, weight: Tensor, bias: Tensor | None, heads: int, *, causal: bool) -> int:
-        """Of the rows for q, then k, then v, each of all heads, as torch and GPT-2 stack them; scores q·k/√width."""
+        """From stacked rows for q, k and v of all heads, as in torch and GPT-2; scores q·k/√width."""
         width = len(weight) // 3 // heads
         bias = zeros(len(weight)) if bias is None else bias
         parts = (each for part in (weight, bias) for each in part.unflatten(0, (3, heads, width)))
         return self.attention(place, dict(zip(HEAD, parts, strict=True)), causal, float(width))
 
     def part(self, module: nn.Module, place: str) -> int:
-        """Whatever the module is made of."""
+        """The layers of any module."""
         lower_part(self, module, place)
         return self.at
 
@@ -197,7 +194,7 @@ class Builder:
         self.shape = (*self.shape[:-1], len(module.weight))
 
     def require(self, module: nn.Module, place: str, *kinds: type) -> None:
-        """Of a part that is lowered with others: exactly one of these classes, with its own forward."""
+        """`require_own_forward`, for modules that lower their parts themselves."""
         require_own_forward(module, place, *kinds)
 
     def weights_of(self, module: nn.Module, place: str, *kinds: type) -> tuple[Tensor, Tensor | None]:
@@ -224,7 +221,7 @@ def lower(module: nn.Module, shape: tuple[int, ...]) -> Builder:
 
 
 def lower_part(builder: Builder, module: Any, place: str) -> None:
-    """By what the module says of itself (`lower_into`), by the registry, or by a trace of its forward."""
+    """By the module's own `lower_into`, by the registry, or by a trace of its forward."""
     require_own_forward(module, place)
     if hasattr(module, "lower_into"):
         module.lower_into(builder, place)
@@ -240,7 +237,7 @@ def lower_part(builder: Builder, module: Any, place: str) -> None:
 
 
 def is_whole(module: nn.Module) -> bool:
-    """Whether a module is lowered as a whole, and not by following its forward."""
+    """Whether a module is lowered without a trace of its forward."""
     kind = type(module)
     return hasattr(module, "lower_into") or kind in REGISTRY or kind.__module__.startswith("torch.nn.")
 
@@ -292,9 +289,9 @@ def require_own_forward(module: Any, place: str, *kinds: type) -> None:
             raise BadNetwork(f"{name} of {who} is no plain tensor of real numbers in memory; only those are compiled")
 
 
-# What runs a module, and what it runs: `forward` first, the others are nn.Module's.
+# Methods that a call of a module runs: `forward` first, the others are nn.Module's.
 CALLS = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_compiled_call_impl")
-# What a class computes, and how it says so in layers: a subclass that changes the first changes the second.
+# A method and the method that lowers it: a subclass that overrides the first must override the second.
 WRITTEN = (("forward", "lower_into"), ("states", "lower_states"))
 
 
@@ -326,7 +323,7 @@ ACTIVATIONS: dict[Any, Callable[..., nn.Module]] = {
 }
 
 
-# A register, and how its numbers are to be read.
+# A register and the shape of its numbers.
 At = tuple[int, tuple[int, ...]]
 
 

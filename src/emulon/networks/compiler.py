@@ -81,7 +81,7 @@ def compile_network(
 
 
 def require_same(module: nn.Module, program: NetworkProgram, data: Tensor | None) -> None:
-    """Compare the module with its layers at a few points: a check of ourselves, beside what lowering requires of it."""
+    """Compare the module with its layers at a few points: a test of the lowering itself."""
     generator = torch.Generator().manual_seed(0)
     if data is None:
         width = program.box.hi - program.box.lo

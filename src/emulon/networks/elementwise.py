@@ -55,7 +55,7 @@ class Elementwise(SimpleLayer):
 
     @abstractmethod
     def steepest(self, inputs: Box) -> float:
-        """Above the slope anywhere in the box."""
+        """Upper bound on |f′| in the box."""
 
     def evaluate(self, x: Any, a: Arithmetic) -> Any:
         return a.function(self.f, x)
@@ -118,7 +118,7 @@ class Gate(Elementwise):
 
 @lru_cache(maxsize=512)
 def slope_bound(f: str, lo: float, hi: float) -> float:
-    """Above |f′| on [lo, hi], proved."""
+    """Proved upper bound on |f′| on [lo, hi]."""
     low, high = Slopes(parse(f)).between(lo, hi)
     return max(abs(low), abs(high))
 
@@ -194,7 +194,7 @@ class GatePhase(SimplePhase):
 
     @property
     def farthest(self) -> float:
-        """A query beyond this is read as this in mode "fast", where the identity grid is shortest.
+        """Mode "fast" cuts queries at this size, where the identity grid is shortest.
 
         Claim: the error stays within `own_error`. Proof. Scores are off by a part ≤ 1/2 of themselves, and by an
         absolute error δ: there the token that loses weighs at most e^{−SMALL·key/2 + δ}, and (1 − low)·|t| times that
@@ -228,14 +228,14 @@ class GatePhase(SimplePhase):
         keys = read(interpreter, x.new_tensor([0.0, self.key])).reshape(2, 1)
         asked = (self.query * numbers).clamp(-self.farthest, self.farthest)
         asked = read(interpreter, asked).reshape(-1, 1, 1)
-        # What is 0 is read as 0: within the number line's error of any reading.
+        # Zeros are not read: 0 is within the number line's error of any reading.
         low = read(interpreter, self.layer.low * numbers / self.value) if self.layer.low else torch.zeros_like(numbers)
         values = torch.stack([low, read(interpreter, numbers / self.value)], dim=-1).unsqueeze(-1)
         answers = attend(asked, keys, values, name="layer 2")
         return (answers.flatten() * self.value).reshape(x.shape)
 
     def own_error(self, line: IdentityGrid) -> float:
-        """The gate's own error, and what errors of scores, values and the average of two make of it.
+        """The gate's own error, and the effect of errors of scores, values and the average of two.
 
         Near zero a score is off by a fixed amount, farther out by a part of itself: what an average of two makes of the
         first is a factor e^δ of the gate's own error, and of the second a gate that is as much less sharp.

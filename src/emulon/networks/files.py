@@ -31,7 +31,7 @@ from emulon.networks.softmaxes import ROOT, SQUARE, Softmax, softmax_for
 f64 = torch.float64
 KINDS = (Linear, Constant, Function, Gate, Attention, Product, ReciprocalRoot, Norm)
 LAYERS: dict[str, type[Layer]] = {kind.__name__: kind for kind in KINDS}
-# Attention over more positions is not run, and would fill memory with its mask; nor are more steps.
+# Limits for files: an attention mask over more positions would fill the memory.
 MOST_POSITIONS, MOST_STEPS = 1 << 16, 1 << 20
 AGAIN = "compile it again"
 
@@ -46,10 +46,7 @@ class LayerRecord:
 
 @dataclass(frozen=True)
 class NetworkRecord:
-    """All facts of a network's file: ranges that data showed, parts of composites after these; all softmaxes likewise.
-
-    Everything else is planned anew.
-    """
+    """All facts of a network's file; ranges and softmaxes of a composite's parts follow its own."""
 
     name: str
     box: Box
@@ -135,7 +132,7 @@ def _facts_of(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _seen(phases: Sequence[NetworkPhase]) -> Iterator[Seen]:
-    """Of every layer and its parts, unless these have ranges by formulas."""
+    """Ranges of every layer and its parts, unless these follow from formulas."""
     for phase in phases:
         yield Seen(phase.ranges.output, phase.ranges.attention)
         if not (isinstance(phase.layer, ReciprocalRoot) and phase.layer.coarse is not None):
@@ -143,7 +140,7 @@ def _seen(phases: Sequence[NetworkPhase]) -> Iterator[Seen]:
 
 
 def _all_phases(phases: Sequence[NetworkPhase]) -> Iterator[NetworkPhase]:
-    """Parts of composites among them."""
+    """All phases, with the parts of composites."""
     for phase in phases:
         yield phase
         yield from _all_phases(phase.phases)
@@ -192,7 +189,7 @@ def _require_layer(layer: Layer) -> None:
 
 
 def _require_claims(phase: NetworkPhase) -> None:
-    """Refuse (ValueError) ranges that no data show, and softmaxes that are not as near to their function as is said."""
+    """Refuse (ValueError) impossible ranges, and softmaxes whose claimed error is not proved."""
     layer, box, known = phase.layer, phase.ranges.output, phase.ranges.attention
     written = layer.exact(zeros(1, 1, len(phase.ranges.inputs.lo))).shape[-1]
     if written != len(box.lo) or not written or bool((box.lo > box.hi).any()):
@@ -215,7 +212,7 @@ def _require_claims(phase: NetworkPhase) -> None:
 
 
 def _comes_with_the_package(softmax: Softmax, lo: float, hi: float) -> bool:
-    """Squares and roots, which the tests prove: to the last bit, with the same claims."""
+    """Whether this is a shipped softmax for squares or roots, which the tests prove, bit for bit."""
     if softmax.f not in (SQUARE, ROOT):
         return False
     return softmax.facts == softmax_for(softmax.f, lo, hi, 1.0).facts

@@ -63,7 +63,7 @@ class Box:
         return self.lo.min().item(), self.hi.max().item()
 
     def inner(self, void: float) -> float:
-        """This part of the width, and at most a tenth of positive numbers: a variance's range is wider by a factor."""
+        """Least distance from the edges: `void` of the width, at most a tenth of positive numbers (variances)."""
         tenth = torch.where(self.lo > 0, self.lo / 10, math.inf)
         return torch.minimum(void * (self.hi - self.lo), tenth).min().item() if len(self.lo) else 0.0
 
@@ -73,16 +73,16 @@ class Box:
         return Box(torch.cat([empty, *(box.lo for box in boxes)]), torch.cat([empty, *(box.hi for box in boxes)]))
 
     def split(self, size: int) -> tuple[Box, Box]:
-        """The first features, so many, and the others."""
+        """The first `size` features, and the others."""
         return Box(self.lo[:size], self.hi[:size]), Box(self.lo[size:], self.hi[size:])
 
     def widened(self, by: float) -> Box:
-        """By this part of the width, to both sides."""
+        """Wider by this part of the width on both sides."""
         more = by * (self.hi - self.lo) + by * 1e-3 * self.most
         return Box(self.lo - more, self.hi + more)
 
     def scaled_up(self, by: float) -> Box:
-        """By this part of the numbers themselves, which are positive and stay so."""
+        """Wider by a factor 1 + by on both sides, for positive numbers."""
         return Box(self.lo / (1 + by), self.hi * (1 + by))
 
 
@@ -108,21 +108,21 @@ class ValueRanges:
 
 @dataclass(frozen=True)
 class ErrorBound:
-    """Of one register, in several cases (rows): of every number, and of a position's error vector in the 2-norm."""
+    """Errors of one register, a row a case: of every number, and the 2-norm of a position's error vector."""
 
     each: Float64[Tensor, "cases features"]
     length: Float64[Tensor, " cases"]
 
     @classmethod
     def of(cls, each: Tensor, length: Tensor | None = None) -> ErrorBound:
-        """Both as small as the other lets them be; NaN is no bound."""
+        """Each tightened by the other; NaN becomes infinity."""
         each = each.nan_to_num(nan=math.inf, posinf=math.inf)
         whole = each.norm(dim=-1) * LIFT
         length = whole if length is None else torch.minimum(length.nan_to_num(nan=math.inf, posinf=math.inf), whole)
         return cls(torch.minimum(each, length.unsqueeze(-1)), length)
 
     def where(self, cases: Bool[Tensor, " cases"], otherwise: float = math.inf) -> ErrorBound:
-        """This bound in some cases; no bound (or zero) in the others."""
+        """This bound in some cases, `otherwise` in the others."""
         each = torch.where(cases.unsqueeze(-1), self.each, otherwise)
         return ErrorBound(each, torch.where(cases, self.length, otherwise))
 
@@ -134,7 +134,7 @@ class ErrorBound:
 
 
 f64 = torch.float64
-# Numbers that layer 1 may hold at once, over all prompts of a batch.
+# Most numbers of layer 1 in memory, over all prompts of a batch.
 AT_ONCE = 1 << 23
 
 
@@ -160,7 +160,7 @@ class Layer(ABC):
 
     @abstractmethod
     def evaluate(self, x: Any, a: Arithmetic) -> Any:
-        """The exact map, over any of the three arithmetics."""
+        """The exact map, over any arithmetic."""
 
     def exact(self, x: Float64[Tensor, "rows positions features"]) -> Float64[Tensor, "rows positions out"]:
         """In plain float64, as PyTorch would."""
@@ -169,14 +169,14 @@ class Layer(ABC):
 
     @abstractmethod
     def interval(self, inputs: Box) -> Box:
-        """Where the outputs are when the inputs are in this box."""
+        """A box of the outputs for inputs in this box."""
 
     def attention_ranges(self, x: Tensor | Box) -> AttentionRanges | None:
-        """Those of an attention, on these inputs or on all of this box."""
+        """Ranges inside an attention, on these inputs or on all of this box."""
         return None
 
     def planned(self, inputs: Sequence[Box]) -> Layer:
-        """The same map, with whatever is chosen for these ranges of its registers."""
+        """The same map, with parameters chosen for these ranges of its registers."""
         return self
 
 
@@ -204,11 +204,11 @@ class Composite(Layer):
         return [x]
 
     def with_parts(self, parts: Sequence[Layer]) -> Composite:
-        """With the choices of these planned parts."""
+        """With the parameters of these planned parts."""
         return self
 
     def part_ranges(self, inputs: Sequence[Box]) -> tuple[Box, ...] | None:
-        """Where the parts' outputs are for inputs from these boxes, if that is known by formulas."""
+        """Boxes of the parts' outputs by formulas, if there are any."""
         return None
 
     @abstractmethod
@@ -221,14 +221,14 @@ class Composite(Layer):
 
 
 def beside(reads: Sequence[int], registers: Sequence[Any], a: Arithmetic = FLOAT64) -> Any:
-    """What a layer sees: its registers side by side; one that reads nothing sees the input, for its shape."""
+    """The input of a layer: its registers side by side; of one that reads nothing the network's, for its shape."""
     if len(reads) < 2:
         return registers[reads[0] if reads else 0]
     return a.beside([registers[i] for i in reads])
 
 
 def evaluated(layers: Sequence[Layer], x: Tensor, a: Arithmetic, times: int = 1) -> list[Any]:
-    """All registers of the exact network, applied so many times to its own output: those of the last time."""
+    """All registers of the exact network, in the last of `times` applications to its own output."""
     registers = [a.of(x)]
     for _ in range(times):
         registers = registers[-1:]
@@ -284,23 +284,23 @@ class NetworkPhase(ABC):
 
     @abstractmethod
     def prompts(self, x: Float64[Tensor, "rows positions features"]) -> Iterator[Prompt]:
-        """What the interpreter is given: a batch of prompts for every head that is emulated."""
+        """A batch of prompts for every emulated head."""
 
     @abstractmethod
     def own_error(self, line: IdentityGrid) -> float:
-        """A bound on what the interpreter adds to the exact layer, in every entry, in either mode."""
+        """Bound on the interpreter's error in every entry, in either mode."""
 
     @abstractmethod
     def description(self) -> str:
-        """Its prompt in words."""
+        """Description of its prompt."""
 
     def limit(self, void: float) -> float:
-        """The largest error with which numbers are known to be in range: a run keeps as far from its edges."""
+        """Distance that a run keeps from the edges of the range, and so the largest error for numbers to be in it."""
         return self.ranges.output.inner(void)
 
     @abstractmethod
     def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, void: float) -> Tensor:
-        """What it writes; a number out of range, or this part of the range from its edges, is refused."""
+        """The register that it writes; numbers nearer to the edges of their range than `void` of it are refused."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,13 +311,13 @@ class SimplePhase(NetworkPhase):
 
     @abstractmethod
     def written(self, answers: Sequence[Tensor], shape: torch.Size) -> Float64[Tensor, "rows positions out"]:
-        """What is written back, from the answers to all prompts; `shape` is that of the input."""
+        """The register from the answers to all prompts; `shape` is that of the input."""
 
     @abstractmethod
     def fast(
         self, interpreter: Interpreter, x: Float64[Tensor, "rows positions features"]
     ) -> Float64[Tensor, "rows positions out"]:
-        """The same without what is certified negligible: rows and tokens that only pad, tokens that a mask hides."""
+        """The register without tokens of certified negligible weight: padding and masked tokens."""
 
     def run(self, interpreter: Interpreter, x: Tensor, mode: Mode, void: float) -> Tensor:
         try:
@@ -340,7 +340,7 @@ def joint_capacity(phases: Sequence[NetworkPhase]) -> Capacity:
 
 
 def require_in_range(phase: NetworkPhase, register: Tensor, slack: float) -> None:
-    """Both the computed numbers and the exact ones, at most `slack` away, must be where the phase was planned for."""
+    """Refuse computed numbers that are not in range, or nearer than `slack` to its edges."""
     if math.isinf(slack):  # of numbers that are not computed
         return
     box = phase.ranges.output
@@ -354,13 +354,13 @@ def require_in_range(phase: NetworkPhase, register: Tensor, slack: float) -> Non
 
 
 def answered(interpreter: Interpreter, prompt: Prompt) -> Tensor:
-    """Token by token, a few prompts at a time."""
+    """Answers to a batch of prompts, some at a time."""
     each = prompt.tokens.shape[-2] * 3 * interpreter.capacity.width * len(interpreter.slopes)
     parts = prompt.tokens.split(max(1, AT_ONCE // each))
     return torch.cat([interpreter(part, *prompt[1:4], queries=prompt.queries) for part in parts])
 
 
 def read(interpreter: Interpreter, numbers: Tensor) -> Tensor:
-    """Layer 1 on these numbers, refused where the number line does not reach."""
+    """Layer 1 on these numbers; numbers beyond the identity grid are refused."""
     require_within(interpreter.capacity.reach, **{"a number of the prompt": numbers})
     return interpreter.read_quickly(numbers)

@@ -5,9 +5,9 @@ only token of a prompt attends to itself alone, so that the answer is its value,
 number line.
 
 c·r = ((c + r)² − (c − r)²)/4, so that a product is a linear map, a square and another linear map, and
-x ↦ x/√(mean x² + ε) is a square, a mean, a reciprocal root and a product. Each is a layer of its own: its enclosure is
-that of the map, and what was wrong before it is carried by the Lipschitz constant of the map:
-Ĝ(x̂) − G(x) = (Ĝ(x̂) − G(x̂)) + (G(x̂) − G(x)), where the first is what its parts add to exact inputs.
+x ↦ x/√(mean x² + ε) is a square, a mean, a reciprocal root and a product. Each is a layer of its own, enclosed as one
+map, whose Lipschitz constant carries earlier errors: Ĝ(x̂) − G(x) = (Ĝ(x̂) − G(x̂)) + (G(x̂) − G(x)), the first being the
+error of its parts on exact inputs.
 
 A softmax follows 1/√v with equal steps, which over a ratio of 100 are too wide at one end or too many. For any s > 0,
 1/√v = s·(s²v)^{−1/2}, and with s = p + q/(1 + e^{av}), two keys of a softmax, s²v lies within a factor of 3 where v
@@ -53,7 +53,7 @@ from emulon.networks.layers import (
 from emulon.networks.softmaxes import ROOT, SQUARE, power_for
 
 f64 = torch.float64
-# Rows of Θ that one head has: more are several heads.
+# Most rows of Θ in one head.
 ROWS = 64
 
 
@@ -142,7 +142,7 @@ class Constant(SimpleLayer):
 
 
 def affine_interval(weight: Tensor, bias: Tensor, inputs: Box) -> Box:
-    """Where Θx + b is for x in the box."""
+    """A box of Θx + b for x in the box."""
     middle, half = (inputs.hi + inputs.lo) / 2, (inputs.hi - inputs.lo) / 2
     size = weight.abs()
     center, reach = weight @ middle + bias, size @ half
@@ -151,7 +151,7 @@ def affine_interval(weight: Tensor, bias: Tensor, inputs: Box) -> Box:
 
 
 def spectral_norm(weight: Float64[Tensor, "out features"]) -> float:
-    """Above ‖W‖₂, enclosed."""
+    """Proved upper bound on ‖W‖₂."""
     if not weight.numel():
         return 0.0
     tall = weight if weight.shape[0] >= weight.shape[1] else weight.T
@@ -159,7 +159,7 @@ def spectral_norm(weight: Float64[Tensor, "out features"]) -> float:
 
 
 def rounded_sum(terms: int, magnitude: float) -> float:
-    """What forming a sum of products first, before the interpreter reads it, rounds."""
+    """Rounding of a sum of products that is formed before the interpreter reads it."""
     return rounding.dot(terms + 1, magnitude, torch.float64) if math.isfinite(magnitude) else math.inf
 
 
@@ -171,7 +171,7 @@ class LinearPhase(SimplePhase):
 
     @property
     def scale(self) -> float:
-        """What rows are divided by, and answers multiplied by when they are written back."""
+        """The divisor of rows, by which answers are multiplied."""
         return power_for(self.ranges.output.size)
 
     @property
@@ -210,7 +210,7 @@ class LinearPhase(SimplePhase):
 
 @dataclass(frozen=True, eq=False)
 class ConstantPhase(SimplePhase):
-    """No prompt of its own: numbers that stand in the prompt of the phase that reads them."""
+    """No prompt of its own: its numbers stand in the prompt of the phase that reads them."""
 
     layer: Constant
 
@@ -231,13 +231,13 @@ class ConstantPhase(SimplePhase):
         return 0.0
 
     def limit(self, void: float) -> float:
-        return math.inf  # nothing is off
+        return math.inf  # exact
 
     def description(self) -> str:
         return f"{self.layer.values.shape[0]} rows of {self.layer.values.shape[1]} numbers, in the prompt"
 
 
-# A root over a longer range than this is taken in two; beyond the other ratio the formulas are not known to help.
+# Ratios of a range above which a root is scaled first, and above which it is refused.
 SHORT, LONGEST = 4.0, 1e4
 # Pieces of a range of v, each longer than the one before.
 PIECES = 4096
@@ -249,7 +249,7 @@ def balance(x: float, y: float) -> float:
 
 
 def _short(number: float) -> float:
-    """To 24 bits, so that last digits, in which processors differ, are in no expression."""
+    """Rounded to 24 bits, so that expressions are the same on every processor."""
     mantissa, power = math.frexp(number)
     return math.ldexp(round(mantissa * 2**24), power - 24)
 
@@ -287,7 +287,7 @@ class Product(Composite):
         )
 
     def planned(self, inputs: Sequence[Box]) -> Product:
-        """Where both factors are about as large nothing is changed."""
+        """With a scale, unless both factors are of about one size."""
         scale = balance(inputs[0].size, inputs[1].size)
         return replace(self, scale=1.0 if 1 / 4 <= scale <= 4 else scale)
 
@@ -451,12 +451,12 @@ class Norm(Composite):
         return ErrorBound.of(each, size.max() * before.length / shortest * LIFT)
 
     def largest_error(self, ranges: ValueRanges) -> ErrorBound:
-        """Whatever the input, ‖x/σ‖ ≤ √n: exact answers are no larger, and the computed ones are in range."""
+        """For any input, as ‖x/σ‖ ≤ √n bounds exact answers, and their range the computed ones."""
         exact = self.weight.abs() * math.sqrt(len(self.weight)) * LIFT + self.bias.abs()
         return ErrorBound.of((exact + ranges.output.most).unsqueeze(0))
 
 
 def rounded(name: str, reads: tuple[int, ...], exact: Unrounded) -> Linear:
-    """A linear map as it stands in a prompt, rounded to float64."""
+    """A linear map rounded to float64, as it stands in a prompt."""
     weight, bias = (ball.high.contiguous() for ball in exact.balls())
     return Linear(name=name, reads=reads, weight=weight, bias=bias, unrounded=exact)

@@ -20,7 +20,7 @@ from emulon.networks.layers import eye, ones
 
 f64 = torch.float64
 GELU = {"none": "t*(1 + erf(t/sqrt(2)))/2", "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2"}
-# Of a module, its function written in t.
+# The function of a module, written in t.
 FUNCTIONS: dict[type[nn.Module], Callable[[Any], str]] = {
     nn.Tanh: lambda module: "tanh(t)",
     nn.Sigmoid: lambda module: "(1 + tanh(t/2))/2",
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 @lowers(nn.Sequential)
 def sequential(builder: Builder, module: nn.Sequential, place: str) -> None:
-    # Not `named_children`, which passes over a part that is used twice.
+    # `named_children` would skip a part that is used twice.
     for name, part in module._modules.items():
         lower_part(builder, part, joined(place, name))
 
@@ -58,7 +58,7 @@ def flatten(builder: Builder, module: nn.Flatten, place: str) -> None:
 
 @lowers(nn.Conv2d, nn.Conv3d)
 def convolution(builder: Builder, module: Any, place: str) -> None:
-    """The matrix that it is."""
+    """A convolution as a matrix."""
     name, plain = place or type(module).__name__, copy.deepcopy(module).to(f64)
     if plain.padding_mode != "zeros":
         raise BadNetwork(f"{name} pads by {plain.padding_mode!r}; only padding with zeros is compiled")
@@ -71,7 +71,7 @@ def convolution(builder: Builder, module: Any, place: str) -> None:
 
 @lowers(nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
 def means(builder: Builder, module: nn.Module, place: str) -> None:
-    """Weights are 1/n or 0, n numbers being averaged, which is found again from what float64 makes of it."""
+    """Weights are 1/n or 0; n is recovered from its float64 reciprocal."""
     name = place or type(module).__name__
     images = _images(builder, module, name)
     weight = images.flatten(1).T
@@ -84,7 +84,7 @@ def means(builder: Builder, module: nn.Module, place: str) -> None:
 
 
 def _images(builder: Builder, linear: Callable[[Tensor], Tensor], name: str) -> Tensor:
-    """What a linear map makes of unit vectors, one for every number of the image at hand."""
+    """The images of all unit vectors under a linear map."""
     if builder.is_sequence:
         raise BadNetwork(f"{name} reads an image, and is given positions of {builder.features} features")
     units = eye(builder.features).reshape(-1, *builder.shape)
@@ -98,7 +98,7 @@ def _images(builder: Builder, linear: Callable[[Tensor], Tensor], name: str) -> 
 
 @lowers(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 def batch_norm(builder: Builder, module: Any, place: str) -> None:
-    """Once trained it is a scale and a shift for every channel: (x − mean)/√(variance + ε)·γ + β."""
+    """In evaluation, channel by channel: (x − mean)/√(variance + ε)·γ + β."""
     if module.training or module.running_mean is None or module.running_var is None:
         raise BadNetwork(f"{place or 'BatchNorm'} is in training mode, or keeps no statistics; call .eval() first")
     wanted = {nn.BatchNorm1d: 1, nn.BatchNorm2d: 3, nn.BatchNorm3d: 4}[type(module)]
@@ -148,14 +148,14 @@ def plain(builder: Builder, module: nn.Module, place: str) -> None:
 
 
 def _softplus(module: nn.Softplus) -> str:
-    """PyTorch's is t itself above the threshold, a jump of e^(−threshold), which is not compiled."""
+    """PyTorch's is t itself above the threshold: a jump of e^(−threshold), which is refused later."""
     if module.beta != 1:
         raise BadNetwork("a Softplus is compiled for beta=1; write it as an Expression")
     return f"Piecewise((Max(t, 0) + log(1 + exp(-Abs(t))), t <= {as_fraction(module.threshold)}), (t, True))"
 
 
 def as_fraction(number: float) -> str:
-    """The float64 number itself, not the decimal that is short for it."""
+    """The exact value of a float64 number, not its shortest decimal."""
     if not math.isfinite(number):
         raise BadNetwork(f"an activation has {number} for a parameter; give a finite number")
     return f"({Fraction(float(number))})"
@@ -327,7 +327,7 @@ def encoder(builder: Builder, module: Any, place: str) -> None:
 
 
 def _activation(module: Any, place: str) -> nn.Module:
-    """The layer's own. Its fast kernel computes what `activation_relu_or_gelu` was when the layer was made."""
+    """The layer's activation, which must agree with `activation_relu_or_gelu`, the one of its fast kernel."""
     function, kernel = module.activation, module.activation_relu_or_gelu
     known: dict[Any, nn.Module] = {nn.functional.relu: nn.ReLU(), nn.functional.gelu: nn.GELU()}
     found = function if isinstance(function, nn.Module) else known.get(function)

@@ -40,9 +40,8 @@ from emulon.networks.maps import Constant, ConstantPhase, Linear, LinearPhase, R
 from emulon.networks.softmaxes import Softmax, softmax_for
 
 f64 = torch.float64
-# A run makes sure that exact numbers are in range by keeping its own this part of the range from the edges: where
-# errors may be larger, nothing is known of what follows. Ranges seen on data have a margin to spare, those computed
-# for a domain a thousandth.
+# A run keeps its numbers this part of a range from the edges, so that the exact ones are in range wherever errors are
+# smaller. Ranges seen on data have a larger margin than those computed for a domain.
 VOID = {"data": 5e-3, "domain": 1e-4}
 
 
@@ -55,7 +54,7 @@ class Seen:
 
 
 class Register(NamedTuple):
-    """Errors of one register in several cases, and where (`known`) its exact numbers are certain to be in range."""
+    """Errors of one register in several cases; `known` are those in which its exact numbers are certainly in range."""
 
     bound: ErrorBound
     known: Bool[Tensor, " cases"]
@@ -166,13 +165,13 @@ class CompositePhase(NetworkPhase):
         return "; ".join(phase.description() for phase in self.phases)
 
 
-# Computed numbers may lie this part outside of exact ranges; of ranges by formulas, where data show others, this.
+# Ranges by intervals are widened by this part; those by formulas, where others were seen on data, by the second.
 SLACK, SPARE = 1e-3, 2e-2
-# Of the numbers in a register, the part that its interpolation is never asked to be below: about float64's own.
+# The least relative interpolation error that is asked for, about float64's own.
 FINEST = 2.0**-44
-# How gains are measured: errors so small that their squares do not matter.
+# Errors by which gains are measured, whose squares do not matter.
 TINY = 1e-12
-# Gates are not asked to be sharper than this: the number line would not reach.
+# The sharpest gate within reach of the identity grid.
 SHARPEST = 2.0**40
 
 
@@ -254,7 +253,7 @@ def _with_ranges(
 
 
 def _with_output(ranges: ValueRanges, output: Box) -> ValueRanges:
-    """What a composite writes is what its last part writes."""
+    """With this output range, also of the last part of a composite."""
     parts = ranges.parts and (*ranges.parts[:-1], _with_output(ranges.parts[-1], output))
     return replace(ranges, output=output, parts=parts)
 
@@ -265,7 +264,7 @@ def _attention_seen(layer: Layer, x: Tensor, margin: float) -> AttentionRanges |
 
 
 def _with_margin(seen: Box, margin: float, under_root: int | None) -> Box:
-    """Wider by the margin; a variance, and other numbers under a root that would come near zero, by a factor.
+    """Wider by the margin; by a factor for a variance, and for numbers under a root that would come near zero.
 
     `under_root` is the number of features of a root that reads this, if there is one.
     """

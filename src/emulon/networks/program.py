@@ -40,9 +40,9 @@ from emulon.networks.planning import SLACK, VOID, ErrorPropagation, Register, bo
 
 f64 = torch.float64
 RANGES = "every layer's numbers lie in the ranges that data showed, which a run checks"
-# An enclosure wider than this part of the distance that it bounds is made again, with more bits: so many, then twice.
+# Widest enclosure, as a part of the distance that it bounds; bits to begin with in Arb.
 TIGHT, BITS = 0.1, 256
-# A register enclosed more widely than this part of its range is followed no further.
+# Widest enclosure of a register, as a part of its range.
 LOST = 1e-6
 # Numbers of a register that are audited together, and rows of the input that statistics are of.
 AUDITED, ROWS = 1 << 17, 16
@@ -99,7 +99,7 @@ class NetworkProgram:
 
     @property
     def capacity(self) -> Capacity:
-        """What an interpreter must have to run this."""
+        """The smallest interpreter's capacity."""
         return joint_capacity(self.phases)
 
     @property
@@ -327,7 +327,7 @@ class NetworkRun(Run):
         exact input, so that nothing has to be known of how errors grow; where balls of one float are too wide, those of
         twice the precision are asked, and where many layers or steps make these too wide, Arb with more bits.
         """
-        # What is too wide for one row is not tried on the others.
+        # Balls that are too wide for the first row are not tried on the others.
         kinds = [FLOAT_BALLS, BALLS] if math.isfinite(self._within(slice(1), FLOAT_BALLS)[0]) else [BALLS]
         distance, radius = 0.0, 0.0
         together = max(1, AUDITED // (self.program.positions * self.program.capacity.features))
@@ -379,10 +379,10 @@ class NetworkRun(Run):
 
 
 def distance_by_arb(layers: Sequence[Layer], x: Tensor, own: Tensor, bits: int = BITS, times: int = 1) -> float:
-    """Above how far any row of `own` (rows, positions, out) is from the exact output, with as many bits as it takes.
+    """Bound on the distance of every row of `own` (rows, positions, out) from the exact output, with bits as needed.
 
-    The network is applied so many times, to its own output. Through many layers a ball's radius grows by a factor each,
-    as if nothing cancelled: more bits start from a smaller radius.
+    The network is applied `times` times, to its own output. Every layer multiplies a ball's radius; more bits make the
+    first one smaller.
     """
     rows = zip(x, own, strict=True)
     return max(distance(partial(_last, layers, row, times), answer, bits) for row, answer in rows)

@@ -22,15 +22,15 @@ from emulon.softmax import Approximation, Grid, approximate
 
 f64 = torch.float64
 SQUARE, ROOT = "t**2", "1/sqrt(t)"
-# The number line is best at numbers up to this: larger ones are read after a division by a power of two.
+# Larger numbers are read after a division by a power of two: the identity grid is best up to here.
 SMALL = 16.0
 # The number line's relative error at the scores of a jump, in units of float64's own.
 LINE_NOISE = 5e4
-# What squares and roots of numbers about 1 are asked for, for all others.
+# Tolerance of squares and roots of numbers about 1.
 UNIT = 2.0**-46
-# By this factor a tolerance may be missed before another way is tried.
+# Factor by which a tolerance may be missed before piecewise grids are tried.
 MISSED = 100.0
-# Numbers that a grid may ask an interpreter to read; sharper ones are not worth their line.
+# Largest numbers of a grid that an interpreter should read.
 FARTHEST = 1e7
 
 
@@ -55,7 +55,7 @@ class Softmax:
 
     @property
     def key(self) -> float:
-        """What slopes are multiplied by, and the argument divided by: a power of two."""
+        """The factor of slopes, by which the argument is divided: a power of two."""
         return balancing_power(self.grid.range, self.grid.steepest)
 
     @property
@@ -65,7 +65,7 @@ class Softmax:
 
     @property
     def value(self) -> float:
-        """What values are divided by, and answers multiplied by."""
+        """The divisor of values, by which answers are multiplied."""
         return power_for(self.grid.largest)
 
     @property
@@ -75,7 +75,7 @@ class Softmax:
         return max(*keys, grid.largest / self.value)
 
     def own_error(self, line: IdentityGrid) -> float:
-        """Of F by the interpreter, against f."""
+        """Bound on |F − f| with F computed by the interpreter."""
         score = self.score_error(line)
         values = self.value * line.error(self.grid.largest / self.value)
         return self.interpolation + self.grid.rounding_error(self.deviation, self.size, score) + values
@@ -110,7 +110,7 @@ class Softmax:
 
 
 def softmax_for(f: str, lo: float, hi: float, tolerance: float) -> Softmax:
-    """The smallest softmax that is f on [lo, hi] to the tolerance, or about the best that there is.
+    """The smallest softmax within the tolerance of f on [lo, hi], or about the best there is.
 
     Intervals and tolerances are taken a little wider and finer, so that many layers of a network share one softmax;
     but not where a function may end near its interval. Squares and roots of all magnitudes are one softmax each.
@@ -152,7 +152,7 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 
 def _found(f: str, lo: float, hi: float, tolerance: float) -> dict[str, Any]:
-    """Weighed by the noise that is to be expected; the bound is the worst case."""
+    """The search, by expected noise; bounds are of the worst case."""
 
     def noise(grid: Grid, deviation: float, size: float) -> float:
         made = Softmax(f, grid, 0.0, deviation, size)

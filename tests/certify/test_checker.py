@@ -5,6 +5,7 @@ That its rules as a whole derive what the library derives is tested in `tests/in
 
 import ast
 import math
+import re
 import struct
 import sys
 from pathlib import Path
@@ -223,6 +224,56 @@ def test_curvature_is_granted_a_part_of_itself_and_no_more(f, cell, limit, too_l
 )
 def test_a_loss_jumps_inside_bands_only(derivative, cell, swing, holds):
     assert checker.flat(derivative, *cell, 1.0, math.inf, arb(swing)) == holds
+
+
+def lines(text: str, *names: str) -> str:
+    """Of rules those that define these names."""
+    return "\n".join(line for line in text.splitlines() if re.split(r"\(| =", line)[0] in names)
+
+
+@pytest.mark.parametrize(
+    ("delta", "largest", "deviation", "size", "score"),
+    [
+        (0.5, 3.0, 0.4, 2.0, 0.1),
+        (0.125, 3.0, 0.4, 0.5, 40.0),  # nothing is as large as its bound; 64 of a score count
+        (0.5, 3.0, 40.0, 50.0, 0.1),  # what a softmax may move at most, and a sum of its values at most
+        (0.5, 1e27, 0.4, 2.0, 0.1),  # weights of e⁻⁶⁴ are lost
+    ],
+)
+def test_what_rounds_on_the_way_to_an_average(delta, largest, deviation, size, score) -> None:
+    u, known = 1 / 64, {"largest": largest, "deviation": deviation, "size": size, "score": score}
+    moved = min(math.tanh(delta / 2) * 2 * largest, (math.exp(2 * delta) - math.exp(delta)) * deviation)
+    gamma = 7 * u / (1 - 7 * u)
+    summed = (2 * gamma + u) * min((size + deviation) * math.exp(2 * delta), largest)
+    lost = 5 * (2 * largest * math.exp(-64) + 4 / 128)
+    rules = checker.RULES + lines(checker.PHASES, "lost", "summed", "rounded")
+    found = checker.following(rules, u=u, keys=5, smallest=1 / 128, **known)
+    assert float(found["rounded"](arb_series([delta]))[0]) == pytest.approx(moved + summed + lost, rel=1e-12)
+    assert float(found["weights"][0]) == (4 + min(2 * score, 64)) * u
+
+
+FACTS: Numbers = {
+    **{"rate": 1, "x": 2.0, "y": 3.0, "w": 2.0, "features": 4, "step_size": 0.25, "l2": 0.5, "momentum": 0.25},
+    **{"accelerated": 1, "longest": 5.0, "largest": 10.0, "unknown": 0, "slack": 0.125, "root": 0.5},
+    **{"max_step_times_smoothness": 1.5, "strong_convexity": 4.0, "negative_curvature": 0.125},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "name", "wanted"),
+    [
+        ({"longest": 3.0}, "norm", 3.0),
+        ({"largest": 0.0, "unknown": 1}, "eigenvalue", 16.0),  # (√4·2)²
+        ({}, "strong", 2.46875),  # 4·7/8 − 1.5·(1 + 3/8)/8/0.25
+        ({}, "flattest", 0.375),  # 0.5 + 2.46875 − 0.125·10·(1 + 2/8) − 1.03125
+        ({}, "ratio", 1.15625),  # 1.25 − 0.25·0.375
+        ({"max_step_times_smoothness": 3.0}, "ratio", 2.875),  # 4.125 − 1.25
+        ({"root": 2.0}, "ratio", 4.0),
+    ],
+)
+def test_facts_alone_give(changed: Numbers, name: str, wanted: float) -> None:
+    (found,) = checker.following(checker.FACTS, **FACTS | changed)[name]
+    assert float(found) == pytest.approx(wanted, rel=1e-12, abs=0.0)
 
 
 def test_numbers_are_scaled_by_powers_of_two_to_about_one_size() -> None:

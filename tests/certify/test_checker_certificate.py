@@ -4,6 +4,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -363,6 +364,33 @@ def test_a_line_is_no_better_far_out_than_near_and_unknown_beyond(plain: Content
     # Four times half of what the softmax may be off when all weight is on other samples: 1 + 1.
     leaked = following(changed(plain, "claims/line/1/to", 6.0))["follows"]["terms"]["routing leak"]
     assert float(leaked) == pytest.approx(4.0, rel=1e-6)
+
+
+def test_bounds_are_the_sum_of_terms_that_grow_with_the_root_of_features(plain: Content) -> None:
+    follows = plain["follows"]
+    assert float(follows["bound"]) == pytest.approx(sum(map(float, follows["terms"].values())), rel=1e-15)
+    # A step of 0.5 with |x| ≤ 1, four times over, and read out over two samples.
+    assert float(follows["terms"]["interpolation"]) == pytest.approx(4 * 0.5 * 0.25, rel=1e-6)
+    # Values up to 0.5 and the state, as far, are read once each.
+    values = 4 * 2 * float(follows["line"][0])
+    assert float(follows["terms"]["emulated values"]) == pytest.approx(values, rel=1e-6)
+    wide = following(changed(plain, f"{FACTS}/domain/features", 4))["follows"]["terms"]["interpolation"]
+    assert float(wide) == pytest.approx(2 * 4 * 0.5 * 0.25, rel=1e-6)
+    one = following(changed(plain, f"{FACTS}/steps", 1))["follows"]["terms"]["interpolation"]
+    assert float((Fraction(one) * 8 - 1) * 2**53) == pytest.approx(4.0)
+
+
+def test_facts_are_read_with_a_part_in_a_hundred_million_to_spare_and_momentum_by_its_root() -> None:
+    assert float(checker.Certificate(described()).known["top"] - 1) == pytest.approx(3e-8, rel=1e-6)
+    heavy = changed(changed(described(), f"{FACTS}/momentum", 0.81), f"{FACTS}/l2", 1.0)
+    assert float(checker.Certificate(heavy).known["ratio"]) == pytest.approx(1.8, rel=1e-12)
+
+
+def test_acceleration_of_many_steps_grows_with_what_is_granted_of_their_length() -> None:
+    steps = 10**6
+    content = changed(changed(described(), f"{FACTS}/accelerated", True), f"{FACTS}/steps", steps)
+    wanted = steps + math.sqrt(2 * math.exp((steps + 1) * math.log1p(15e-8))) * steps * (steps - 1) / 2
+    assert float(checker.Certificate(content).growth()) == pytest.approx(wanted, rel=1e-9, abs=0.0)
 
 
 @pytest.mark.parametrize("words", [[], ["a", "--program"], ["a", "--other", "b"], ["a", "b"]])

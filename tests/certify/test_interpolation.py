@@ -17,6 +17,7 @@ from emulon.certify.interpolation import (
     Interpolation,
     Keys,
     _cell,
+    deficits,
     holds,
     prove,
     require_smooth,
@@ -218,6 +219,14 @@ def test_a_proof_that_would_take_for_ever_ends_at_once_and_stays_true(asked: lis
     assert len(asked) < 200
 
 
+def test_a_deficit_is_the_least_of_both_ends_below_one_key_that_is_on_top_at_an_end() -> None:
+    """Scores 0, −8, 3 at −1 and 0, −2, −5 at 3: the second is below the first by 8 and 2, the others by nothing."""
+    keys = keys_of([0.0, 1.5, -2.0], [0.0, -6.5, 1.0], [0, 0, 0])
+    doubt = 2.0**-49 * (1.5 * 3 + 6.5)
+    assert deficits(keys, -1.0, 3.0).tolist() == [0.0 - doubt, 2.0 - doubt, 0.0 - doubt]
+    assert deficits(keys, -3.0, 1.0).tolist() == [0.0 - doubt, 5.0 - doubt, 0.0 - doubt]
+
+
 def cell(keys: Keys, text: str, left: float, right: float) -> tuple[float, float, float, float]:
     with ball_arithmetic(PRECISION, ORDER + 1):
         return _cell(keys, parse(text), left, right)
@@ -237,6 +246,14 @@ def test_a_key_that_rounding_alone_puts_far_below_is_not_left_out(slopes, interc
     rough = keys.slopes * at + keys.intercepts
     assert rough[0] - rough[1] == 256
     assert 1 / (1 + math.exp(2)) <= cell(keys, "0*t", at, at + width)[0] < 0.2
+
+
+def test_the_bounds_of_a_cell_are_those_of_its_mirror_images() -> None:
+    """Of −f, and of f(−t): the remainder may have any sign, and be largest at either end."""
+    slopes, intercepts, values = np.array([0.4, -0.7, 0.1]), [0.9, 0.0, 0.2], np.array([1.0, -2.0, 0.5])
+    wanted = pytest.approx(cell(keys_of(slopes, intercepts, values), "exp(9*t)", -1.0, 1.5), rel=1e-6)
+    assert cell(keys_of(slopes, intercepts, -values), "-exp(9*t)", -1.0, 1.5) == wanted
+    assert cell(keys_of(-slopes, intercepts, values), "exp(-9*t)", -1.5, 1.0) == wanted
 
 
 def test_a_cell_that_cannot_be_enclosed_or_has_too_many_switches_open_says_nothing() -> None:

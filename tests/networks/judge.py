@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -171,54 +170,6 @@ def _batch_norm(module: Any, x: np.ndarray) -> np.ndarray:
     middle, variance, weight, bias = (part.reshape(shape) for part in parts)
     roots = each(lambda v: (v + arb(module.eps)).sqrt())(module, variance)
     return (x - middle) / roots * weight + bias
-
-
-@rule(nn.Conv2d)
-def _convolution(module: nn.Conv2d, x: np.ndarray) -> np.ndarray:
-    """out(c, i) = bias(c) + Σ weight(c, k, j)·in(k, i·stride + j·dilation − padding), within groups of channels."""
-    weight, (stride, wide), (tall, broad) = balls(module.weight), module.stride, module.padding
-    x = np.pad(x, ((0, 0), (tall, tall), (broad, broad)), constant_values=arb(0))
-    out_channels, channels, height, width = weight.shape
-    far, across = module.dilation
-    rows = (x.shape[1] - far * (height - 1) - 1) // stride + 1
-    columns = (x.shape[2] - across * (width - 1) - 1) // wide + 1
-    out = np.empty((out_channels, rows, columns), dtype=object)
-    for c, i, j in product(range(out_channels), range(rows), range(columns)):
-        first = c // (out_channels // module.groups) * channels
-        seen = x[first : first + channels, i * stride :, j * wide :][:, : far * height : far, : across * width : across]
-        seen = seen[:, :height, :width]
-        out[c, i, j] = (seen * weight[c]).sum() + (arb(0) if module.bias is None else balls(module.bias)[c])
-    return out
-
-
-@rule(nn.AvgPool2d)
-def _pool(module: nn.AvgPool2d, x: np.ndarray) -> np.ndarray:
-    size, stride, pad = (
-        value if isinstance(value, int) else value[0] for value in (module.kernel_size, module.stride, module.padding)
-    )
-    marks = np.pad(np.ones(x.shape[1:], dtype=int), pad)
-    x = np.pad(x, ((0, 0), (pad, pad), (pad, pad)), constant_values=arb(0))
-    count = [(edge - size) // stride + 1 for edge in x.shape[1:]]
-    out = np.empty((x.shape[0], *count), dtype=object)
-    for c, i, j in product(*map(range, out.shape)):
-        here = (slice(i * stride, i * stride + size), slice(j * stride, j * stride + size))
-        number = size * size if module.count_include_pad else int(marks[here].sum())
-        out[c, i, j] = x[(c, *here)].sum() / arb(number)
-    return out
-
-
-@rule(nn.AdaptiveAvgPool2d)
-def _adaptive(module: nn.AdaptiveAvgPool2d, x: np.ndarray) -> np.ndarray:
-    """Bin i of n over a length L is from ⌊iL/n⌋ to ⌈(i + 1)L/n⌉."""
-    sizes = module.output_size
-    out = np.empty((x.shape[0], *sizes), dtype=object)
-    for c, i, j in product(*map(range, out.shape)):
-        here = [
-            slice(k * length // n, -(-(k + 1) * length // n))
-            for k, n, length in zip((i, j), sizes, x.shape[1:], strict=True)
-        ]
-        out[c, i, j] = mean(x[(c, *here)])
-    return out
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: Any, causal: bool) -> np.ndarray:

@@ -141,18 +141,6 @@ def batch_normed(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     return nn.Sequential(made, nn.Linear(width, 3), activation(dice)), (width,)
 
 
-def convolved(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
-    channels, size = dice.choice((1, 2)), dice.choice((5, 6, 7))
-    groups = channels if dice.random() < 0.3 else 1
-    first = nn.Conv2d(channels, 2, dice.choice((2, 3)), dice.choice((1, 2)), dice.choice((0, 1)), groups=groups)
-    normal = nn.BatchNorm2d(2, eps=dice.choice(EPS))
-    normal.running_mean.normal_()
-    normal.running_var.uniform_(0.1, 3)
-    pool = dice.choice((nn.Identity(), nn.AvgPool2d(2, 1, 1, count_include_pad=dice.random() < 0.5), nn.AvgPool2d(2)))
-    ends = [nn.AdaptiveAvgPool2d((2, 1)), nn.Flatten(), nn.Linear(4, 2)]
-    return nn.Sequential(first, normal, activation(dice), pool, *ends), (channels, size, size)
-
-
 def attending(dice: random.Random) -> tuple[nn.Module, tuple[int, ...]]:
     count, width, features = dice.choice((1, 2)), dice.choice((1, 2, 3)), dice.choice((2, 3, 5))
     parts = [torch.randn(count, width, features, dtype=f64) for _ in range(3)]
@@ -188,7 +176,6 @@ KINDS = {
     "perceptron": perceptron,
     "norms": normed,
     "batch norm": batch_normed,
-    "convolutions": convolved,
     "attention": attending,
     "encoder layer": encoding,
     "own forward": own,

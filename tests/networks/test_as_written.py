@@ -23,7 +23,7 @@ f64 = torch.float64
 
 
 # Some of every kind for which little has to be searched; EMULON_RANDOM_NETWORKS=300 judges so many.
-QUICK = (5, 7, 8, 23, 25, 26, 32, 47, 61, 65, 67, 83, 84, 85, 89, 96, 101)
+QUICK = (0, 2, 4, 5, 7, 8, 13, 15, 19, 20, 21, 24, 25, 31, 33, 36, 39, 43)
 COUNT = os.environ.get("EMULON_RANDOM_NETWORKS")
 
 
@@ -51,7 +51,6 @@ ROUNDED = {
     "a mean of three": lambda: (nn.LayerNorm(3, elementwise_affine=False).double(), random(6, 3)),
     "a mean of seven squares": lambda: (nn.RMSNorm(7, eps=1e-5).double(), random(6, 7)),
     "trained statistics": trained_norm,
-    "a mean of nine pixels": lambda: (nn.AvgPool2d(3, 1, 1, count_include_pad=False), random(4, 1, 4, 4)),
     "a third, less a tenth": lambda: (random_networks.Residual(nn.Linear(2, 2).double()), random(6, 2)),
     "a scale of heads": lambda: (Heads(*random(3, 1, 2, 3).unbind(), scale=2.0), random(4, 3, 3)),
 }

@@ -14,7 +14,7 @@ from emulon.certify.interpolation import Interpolation, holds
 from emulon.core.errors import BadShape, EmulonError, NotCertified, OutOfDomain
 from emulon.expressions import parse
 from emulon.models import AlgoFormer, Looped
-from emulon.networks import Box, Expression, Heads, classes_of, heads_of
+from emulon.networks import Box, Expression, Heads, heads_of
 from emulon.networks.builder import lower
 from emulon.networks.elementwise import Gate, GatePhase
 from emulon.networks.layers import ValueRanges, states
@@ -96,11 +96,6 @@ def test_a_gate_read_from_nearer_stays_within_its_bound(size, sharpness):
     assert off <= phase.own_error(interpreter.identity)
     silu = replace(phase, layer=replace(layer, low=0.0, kinked=False), sharpness=1.0)
     assert silu.farthest == math.inf
-
-
-def test_logits_name_classes():
-    assert classes_of(torch.tensor([[0.1], [-0.1]])).tolist() == [1, 0]
-    assert classes_of(torch.tensor([[0.1, 0.3, 0.2]])).tolist() == [1]
 
 
 # Deeper networks

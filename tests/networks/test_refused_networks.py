@@ -9,7 +9,7 @@ import functools
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, weight_norm
+from torch.nn.utils import parametrizations
 
 from emulon import compile_network
 from emulon.core.errors import BadNetwork, BadShape, EmulonError, OutOfDomain
@@ -31,19 +31,9 @@ class HiddenLinear(nn.Linear):
         return super().forward(x) * (1 + (x.abs().amax() > FAR))
 
 
-class HiddenTanh(nn.Tanh):
-    def forward(self, x):
-        return torch.where(x > FAR, x, torch.tanh(x))
-
-
 class DoubleSequential(nn.Sequential):
     def forward(self, x):
         return 2 * super().forward(x)
-
-
-class SquaredTanh(nn.Tanh):
-    def forward(self, x):
-        return torch.tanh(x) * torch.tanh(x)
 
 
 class Branching(nn.Module):
@@ -119,10 +109,6 @@ def outputs_changed(module, inputs, output):
     return output + (inputs[0].abs().amax() > FAR)
 
 
-def inputs_changed(module, inputs):
-    return (inputs[0].clamp(max=FAR),)
-
-
 def other_forward(network):
     return lambda x: nn.functional.linear(x, network[0].weight)
 
@@ -145,24 +131,16 @@ def setting(name, value):
     return change
 
 
-def block_with_hook():
-    made = Block(BlockShape(width=4, heads=2)).double()
-    made.attention.merge.register_forward_hook(outputs_changed)
-    return made
-
-
 VECTOR, SEQUENCE, TOKENS, IMAGE = (3,), (3, 4), (7, 3), (1, 4, 4)
 TRICKS = {
     "a subclass of Sequential": (lambda: HiddenSequential(*changed()), "cannot be followed|not compiled", VECTOR),
     "a subclass of Linear": (lambda: nn.Sequential(HiddenLinear(3, 3)), "in a HiddenLinear reads", VECTOR),
-    "a subclass of Tanh": (lambda: changed(setting("1", HiddenTanh())), "gt in the forward of a HiddenTanh", VECTOR),
     "a branch": (Branching, "cannot be followed", VECTOR),
     "a hook": (
         lambda: changed(lambda n: n[1].register_forward_hook(outputs_changed)),
         "a Tanh at 1 has forward hooks",
         VECTOR,
     ),
-    "a hook before": (lambda: changed(lambda n: n[1].register_forward_pre_hook(inputs_changed)), "hooks", VECTOR),
     "a forward of one instance": (
         lambda: changed(lambda n: setattr(n[0], "forward", other_forward(n))),
         "a Linear at 0 has forward replaced",
@@ -178,7 +156,6 @@ TRICKS = {
     "a weight that is more than a tensor": (lambda: changed(replaced_weight), "weight of a Linear at 0 is a W", VECTOR),
     "weight norm": (lambda: changed(lambda n: parametrizations.weight_norm(n[0])), "parametrised", VECTOR),
     "a norm of a transformer": (lambda: encoder(setting("norm2", nn.RMSNorm(4))), "norm2 is not compiled", SEQUENCE),
-    "a dropout of a transformer": (lambda: encoder(setting("dropout1", nn.Tanh())), "dropout1 is not", SEQUENCE),
     "a linear map of a transformer": (lambda: encoder(setting("linear1", HiddenLinear(4, 6))), "linear1 is", SEQUENCE),
     "a hook in a transformer": (
         lambda: encoder(lambda m: m.self_attn.register_forward_hook(outputs_changed)),
@@ -194,7 +171,6 @@ TRICKS = {
         "changes forward and inherits lower_into",
         SEQUENCE,
     ),
-    "a hook in a block": (block_with_hook, "attention.merge has forward hooks", SEQUENCE),
     "a subclass of a learner": (
         lambda: ChangedStandard(3, 1, 7, width=4, heads=2, layers=1).double(),
         "changes states and inherits lower_states",
@@ -241,7 +217,6 @@ def test_a_class_whose_forward_was_replaced_is_refused(monkeypatch):
 
 COMPILED = {
     "a subclass that can be followed": lambda: DoubleSequential(*changed()),
-    "a subclass of an activation": lambda: changed(setting("1", SquaredTanh())),
     "nothing in place": lambda: Residual(False),
     "in place, and read no more": lambda: Functions(nn.Sequential(nn.ReLU(inplace=True), nn.Tanh())),
     "a slope by position": lambda: Functions(functools.partial(nn.functional.leaky_relu, negative_slope=0.3)),
@@ -249,12 +224,10 @@ COMPILED = {
     "a quotient": lambda: Functions(lambda h: h / -3),
     "a difference": lambda: Functions(lambda h: (h - 0.1) - 2 * torch.sigmoid(h)),
     "a function whose name is kept": lambda: changed(setting("1", Expression("sin(3*t)"))),
-    "weight norm that was fixed": lambda: changed(lambda n: nn.utils.remove_weight_norm(weight_norm(n[0]))),
     "a scale of heads": lambda: Heads(*(torch.eye(3, dtype=f64).unsqueeze(0) for _ in range(3)), scale=3.0),
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", COMPILED)
 def test_what_can_be_followed_is_compiled_as_what_it_computes(name):
     torch.manual_seed(0)
@@ -264,13 +237,6 @@ def test_what_can_be_followed_is_compiled_as_what_it_computes(name):
     run = compile_network(network, data=x)(x)
     wanted = copy.deepcopy(network)(x).detach()
     assert (run.outputs - wanted).abs().max() <= run.audit.bound + 1e-14 < 1e-8
-
-
-def test_an_expression_is_what_it_says_when_it_is_changed():
-    network = Expression("sin(t)")
-    network.f = "cos(t)"
-    x = torch.linspace(-1, 1, 5, dtype=f64).unsqueeze(-1)
-    assert (compile_network(network, data=x)(x).outputs - x.cos()).abs().max() < 1e-9
 
 
 def with_nan() -> nn.Module:

@@ -74,7 +74,7 @@ class Builder:
         reads: tuple[int, ...] | None = None,
         **own: Any,
     ) -> int:
-        """Add a layer that writes `size` features; its number in the name tells layers of one place apart."""
+        """Add a layer that writes `size` features; its name begins with its number and is therefore unique."""
         name = f"{len(self.layers)} {place} {what}" if place else f"{len(self.layers)} {what}"
         self.layers.append(kind(name=name, reads=(self.at,) if reads is None else reads, **own))
         self.sizes.append(size)

@@ -53,12 +53,21 @@ def questions(variant: planted.PlantedModel) -> Questions:
     return ask(variant, seed=3)
 
 
+def held_in(questions: Questions) -> torch.Tensor:
+    """Whether a register holds each quantity in each stream at each token."""
+    held = torch.zeros(len(questions.key.held), *questions.subject.run.streams.shape[0::2][:2])
+    for mask, places in zip(held, questions.key.held, strict=True):
+        mask[tuple(torch.tensor(places).T)] = 1.0
+    return held.bool()
+
+
 def test_a_quantity_is_in_one_register_where_the_truth_says_and_in_none_elsewhere(
     variant: planted.PlantedModel, questions: Questions
 ) -> None:
     """Read through the truth's own directions, up to a linear map."""
     streams, quantities = questions.subject.run.streams, questions.subject.quantities
-    assert len(quantities) > 5 and questions.held.flatten(1).any(dim=1).all() and not questions.held[:, :, 0].any()
+    where = held_in(questions)
+    assert len(quantities) > 5 and where.flatten(1).any(dim=1).all() and not where[:, :, 0].any()
     registers = [one.name for one in variant.truth.registers.values() if one.kind in ("input", "register")]
 
     def left(quantity: torch.Tensor, stream: int, token: int) -> float:
@@ -70,17 +79,17 @@ def test_a_quantity_is_in_one_register_where_the_truth_says_and_in_none_elsewher
                 out.append((wanted - known @ torch.linalg.lstsq(known, wanted, driver="gelsd").solution).norm())
         return float(min(out) / wanted.norm())
 
-    for quantity, held in zip(quantities, questions.held, strict=True):
+    for quantity, held in zip(quantities, where, strict=True):
         assert all(left(quantity, *place) < 1e-4 for place in held.nonzero()[::7].tolist())
         elsewhere = (~held).nonzero()
         assert all(left(quantity, *place) > 1e-4 for place in elsewhere[elsewhere[:, 1] > 0][::7].tolist())
 
 
 def perfect(questions: Questions) -> Answers:
-    low = questions.parameter or 0.0
-    which = Which(questions.kind, frozenset({questions.kind}), (low - 1e-6, low + 1e-6))
-    heads, mlps = questions.used_heads.double(), questions.used_mlps.double()
-    return Answers(questions.held.double(), heads, mlps, which)
+    low = questions.key.parameter or 0.0
+    which = Which(questions.key.kind, frozenset({questions.key.kind}), (low - 1e-6, low + 1e-6))
+    heads, mlps = (torch.tensor(one).double() for one in (questions.key.heads, questions.key.mlps))
+    return Answers(held_in(questions).double(), heads, mlps, which)
 
 
 def test_the_truth_scores_best_and_its_opposite_worst(questions: Questions) -> None:
@@ -95,9 +104,9 @@ def test_the_truth_scores_best_and_its_opposite_worst(questions: Questions) -> N
     assert worst["where"] > 1 and math.isnan(worst["coverage"])
     assert [worst[name] for name in ("found", "what", "circuit", "which", "power")] == [0, 0, 0, 0, 0]
     assert worst["allowed"] == 1
-    unsure = replace(answers, which=Which(questions.kind, frozenset(), (0.0, 0.1)))
+    unsure = replace(answers, which=Which(questions.key.kind, frozenset(), (0.0, 0.1)))
     assert score(unsure, questions)["coverage"] == 0
-    other = replace(questions, kind=NONE, parameter=None)
+    other = replace(questions, key=replace(questions.key, kind=NONE, parameter=None))
     assert score(Answers(which=Which(NONE)), other)["refused"] == 1 and score(wrong, other)["refused"] == 0
     assert score(Answers(), questions) == {}
     with pytest.raises(BadShape, match="heads has shape"):
@@ -114,7 +123,7 @@ def test_what_is_equal_scores_as_chance_and_rounding_is_no_evidence() -> None:
 def test_a_change_is_what_it_says_alone_and_side_by_side(questions: Questions) -> None:
     """Own outputs put back change nothing; a head set to zero is the model without its rows."""
     subject = questions.subject.few(4)
-    block, head = questions.used_heads.nonzero()[-1].tolist()
+    block, head = torch.tensor(questions.key.heads).nonzero()[-1].tolist()
     run = subject.run
     own = [Change(block, head, run.heads[block, :, :, head]), Change(block, None, run.mlps[block])]
     gone = Change(block, head, torch.zeros_like(own[0].value))
@@ -133,7 +142,7 @@ def test_a_change_is_what_it_says_alone_and_side_by_side(questions: Questions) -
 def test_slopes_are_those_of_small_changes(questions: Questions) -> None:
     subject = questions.subject.few(4)
     run, slopes, small = subject.run, subject.slopes, 1e-5
-    block = int(questions.used_mlps.nonzero()[-1])
+    block = int(torch.tensor(questions.key.mlps).nonzero()[-1])
     towards = torch.randn(run.mlps[block].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     moved = [Change(block, None, run.mlps[block] + by * towards) for by in (small, -small)]
     above, below = subject.with_changes(moved).sum(dim=(1, 2))
@@ -237,7 +246,7 @@ def test_an_interchange_at_a_true_place_changes_answers_as_foretold(questions: Q
     places = METHODS["das"](questions.subject).places
     assert places is not None and places.max() <= 2
     best = places.flatten(1).max(dim=1)
-    held = questions.held.flatten(1).gather(1, best.indices[:, None])[:, 0]
+    held = held_in(questions).flatten(1).gather(1, best.indices[:, None])[:, 0]
     assert (best.values > 1.75).sum() > len(places) / 2 and held.sum() > len(places) / 2
     same = replace(questions.subject, swapped=questions.subject.run.answers.expand(len(places), -1, -1) + 1.0)
     nothing = METHODS["das"](same).places
@@ -246,8 +255,8 @@ def test_an_interchange_at_a_true_place_changes_answers_as_foretold(questions: Q
 
 def some_places(questions: Questions) -> list[tuple[int, int, int]]:
     """A true place of each quantity, by stream."""
-    places = [(index, *held.nonzero()[len(held.nonzero()) // 2].tolist()) for index, held in enumerate(questions.held)]
-    return sorted(places, key=lambda place: place[1])
+    middle = [held[len(held) // 2] for held in questions.key.held]
+    return sorted(((index, *place) for index, place in enumerate(middle)), key=lambda place: place[1])
 
 
 def test_training_finds_what_an_interchange_must_replace(questions: Questions) -> None:
@@ -327,7 +336,7 @@ def test_guesses_score_chance(questions: Questions) -> None:
         guessed.append(score(METHODS["random"](subject), questions))
     for measure, chance in (("what", 0.25), ("circuit", 0.5), ("which", 1 / 7), ("found", None)):
         values = torch.tensor([one[measure] for one in guessed], dtype=torch.float64)
-        wanted = questions.held[:, :, :].double().mean().item() if chance is None else chance
+        wanted = held_in(questions).double().mean().item() if chance is None else chance
         assert abs(values.mean().item() - wanted) < 4 * values.std().item() / len(values) ** 0.5, measure
 
 

@@ -235,7 +235,7 @@ def benchmark_main(options: BenchmarkOptions) -> int:
     if options.report is not None:
         say(report.write(record, options.report))
     _say_table(cells, variants, record["missing"])
-    say(*report.coverage_told(record))
+    say(*report.coverage_lines(record))
     say(f"{len(seeds)} models, {len(variants)} variants, {len(methods)} methods: {seconds:.0f} s")
     return options.finish(record)
 

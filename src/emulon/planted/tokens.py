@@ -391,7 +391,7 @@ class _Surrounded:
 
     def blocks(self) -> list[Block]:
         """The collecting block, then the program's, where number words see one another only."""
-        return [self._collecting(), *(self._apart(block) for block in self.draft.weights.blocks)]
+        return [self._collecting(), *(self._isolated(block) for block in self.draft.weights.blocks)]
 
     def embedding(self) -> Tensor:
         """Rows for special words, for the markers, and for numbers."""
@@ -419,7 +419,7 @@ class _Surrounded:
         gain[self.start + PAD] = 1 / math.sqrt(self.layout.width)
         return gain
 
-    def _apart(self, block: Block) -> Block:
+    def _isolated(self, block: Block) -> Block:
         """More heads, and in each one place of RoPE's slowest pair in which number words know one another."""
         parts = {name: self._more_heads(getattr(block, name)) for name in ("query", "key", "value", "output")}
         parts["query"][:, -1] = ISOLATED * math.sqrt(self.size) * (self.word[PAD] - self.layout.constant())

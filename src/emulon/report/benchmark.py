@@ -54,11 +54,11 @@ def table_rows(cells: Sequence[Cell], variants: Sequence[str], missing: Mapping[
     by_key = {(cell.method, cell.measure, cell.variant): cell for cell in cells}
     keys = dict.fromkeys((cell.method, cell.measure) for cell in cells)
     order = sorted(keys, key=lambda key: (list(MEASURES).index(key[1]), key[0] == "random"))
-    made = [(*key, *(_told(by_key.get((*key, variant))) for variant in variants)) for key in order]
+    made = [(*key, *(_formatted(by_key.get((*key, variant))) for variant in variants)) for key in order]
     return made + [(name, why, *("–" for _ in variants)) for name, why in missing.items()]
 
 
-def coverage_told(made: Mapping[str, Any]) -> list[str]:
+def coverage_lines(made: Mapping[str, Any]) -> list[str]:
     """A sentence for every method that gave intervals."""
     return [
         f"{name}'s 95 % intervals hold the parameter {one['value']:.1%} of the time "
@@ -68,7 +68,7 @@ def coverage_told(made: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _told(cell: Cell | None) -> str:
+def _formatted(cell: Cell | None) -> str:
     if cell is None:
         return "–"
     return f"{cell.score.value:.2f}±{(cell.score.high - cell.score.low) / 2:.2f}{cell.moved}"
@@ -86,7 +86,7 @@ def write(made: Mapping[str, Any], folder: Path) -> Path:
         rows=table_rows(cells, variants, made.get("missing", {})),
         figures=[(name, MEASURES[name][0], chart(figure(cells, name))) for name in drawn],
         measures=MEASURES,
-        covered=coverage_told(made),
+        covered=coverage_lines(made),
     )
     return write_page(page, folder)
 

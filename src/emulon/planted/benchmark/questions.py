@@ -28,27 +28,36 @@ NONE = "none of these"
 CANDIDATES = ("sgd", "batch descent", "ridge", "moving average", "last value", "nearest average", NONE)
 
 
+Place = tuple[int, int]
+# (stream, token, quantities to choose from in ascending order): what `what` asks.
+Choice = tuple[int, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Key:
+    """The right answers."""
+
+    held: tuple[tuple[Place, ...], ...]  # by quantity, the streams and tokens where a register holds it
+    right: tuple[int, ...]  # the quantity that is at each place of `what`
+    heads: tuple[tuple[bool, ...], ...]  # by block and head, whether ŷ depends on it
+    mlps: tuple[bool, ...]  # by block, likewise
+    kind: str  # the right candidate
+    parameter: float | None  # its parameter, where answers determine it
+
+
 @dataclass(frozen=True, eq=False)
 class Questions:
     """What a method is asked, and the right answers.
 
     Attributes:
         subject: What the method is given.
-        held: Whether a register holds the quantity there, up to an invertible linear map.
-        places: (stream, token, quantities to choose from); only the first of these is represented there.
-        used_heads: Heads that ŷ depends on.
-        used_mlps: MLPs that ŷ depends on.
-        kind: The right candidate.
-        parameter: Its parameter, where answers determine it.
+        asked: What `what` asks.
+        key: The right answers.
     """
 
     subject: Subject
-    held: Bool[Tensor, "quantities streams tokens"]
-    places: tuple[tuple[int, int, tuple[int, ...]], ...]
-    used_heads: Bool[Tensor, "blocks heads"]
-    used_mlps: Bool[Tensor, " blocks"]
-    kind: str
-    parameter: float | None
+    asked: tuple[Choice, ...]
+    key: Key
 
 
 def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
@@ -66,12 +75,6 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
     embedded = planted.embed(xs, ys)
     values = {name: value[:PROMPTS].double() for name, value in planted.values(xs, ys).items()}
     quantities, held, origins = _quantities(planted, values, generator)
-    heads = torch.zeros(truth.blocks, truth.heads, dtype=torch.bool, device="cpu")
-    mlps = torch.zeros(truth.blocks, dtype=torch.bool, device="cpu")
-    for place in truth.used_heads:
-        heads[place] = True
-    for block, _ in truth.used_neurons:
-        mlps[block] = True
     x, y = (truth.registers[name].write.to(planted.dtype) for name in ("x", "y"))
     embedding = Embedding(planted.embed(torch.zeros_like(xs[0]), torch.zeros_like(ys[0])), x, y)
     readout = truth.registers[planted.output].read[0].to(planted.dtype)
@@ -79,7 +82,13 @@ def ask(planted: PlantedModel, seed: int, draw: int = 0) -> Questions:
     given = planted.network, embedded[:PROMPTS], embedded[PROMPTS:], readout, tuple(quantities), swapped
     predictor = NoisyAnswers(planted.network, embedding, readout, NOISE, inside)
     subject = Subject(*given, predictor, planted.task, CANDIDATES, inside)
-    return Questions(subject, held, _places(held, generator), heads, mlps, *_which(planted.mechanism))
+    choices = _choices(held, generator)
+    places = tuple(tuple(map(tuple, one.nonzero().tolist())) for one in held)
+    used, used_mlps = truth.used_heads, {block for block, _ in truth.used_neurons}
+    heads = tuple(tuple((i, j) in used for j in range(truth.heads)) for i in range(truth.blocks))
+    mlps, right = tuple(i in used_mlps for i in range(truth.blocks)), tuple(right for _, right in choices)
+    key = Key(places, right, heads, mlps, *_which(planted.mechanism))
+    return Questions(subject, tuple(choice for choice, _ in choices), key)
 
 
 def _quantities(
@@ -145,10 +154,8 @@ def held_at(
     return held
 
 
-def _places(
-    held: Bool[Tensor, "quantities streams tokens"], generator: torch.Generator
-) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """For every quantity one of its places with `CHOICES` − 1 quantities that are not there, if there are so many."""
+def _choices(held: Bool[Tensor, "quantities streams tokens"], generator: torch.Generator) -> list[tuple[Choice, int]]:
+    """For every quantity, and with it, one of its places and `CHOICES` − 1 quantities that are not there, if any."""
     out = []
     for right in range(len(held)):
         places = held[right].nonzero()
@@ -156,8 +163,8 @@ def _places(
         wrong = (~held[:, stream, token]).nonzero()[:, 0]
         if len(wrong) >= CHOICES - 1:
             chosen = wrong[torch.randperm(len(wrong), generator=generator, device="cpu")[: CHOICES - 1]].tolist()
-            out.append((stream, token, (right, *chosen)))
-    return tuple(out)
+            out.append(((stream, token, tuple(sorted([right, *chosen]))), right))
+    return out
 
 
 def _which(mechanism: Mechanism) -> tuple[str, float | None]:

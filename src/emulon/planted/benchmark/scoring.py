@@ -11,12 +11,8 @@ from torch import Tensor
 
 from emulon.core.errors import BadShape
 from emulon.planted.benchmark.answers import Answers
-from emulon.planted.benchmark.questions import CANDIDATES, NONE, Questions
+from emulon.planted.benchmark.questions import CANDIDATES, NONE, Choice, Key, Place, Questions
 from emulon.planted.benchmark.subject import Subject
-
-Place = tuple[int, int]
-# (stream, token, quantities to choose from in ascending order): what `what` asks.
-Choice = tuple[int, int, tuple[int, ...]]
 
 # By name: description, and chance level where that is one number.
 MEASURES = {
@@ -53,31 +49,6 @@ class Given:
     heads: tuple[tuple[float, ...], ...] | None = None  # by block and head, from 0 (least of all) to 1; −1 for NaN
     mlps: tuple[float, ...] | None = None
     which: Named | None = None
-
-
-@dataclass(frozen=True)
-class Key:
-    """The right answers, as `Questions` has them."""
-
-    held: tuple[tuple[Place, ...], ...]
-    right: tuple[int, ...]  # the quantity that is at each place of `what`
-    heads: tuple[tuple[bool, ...], ...]
-    mlps: tuple[bool, ...]
-    kind: str
-    parameter: float | None
-
-    @classmethod
-    def of(cls, questions: Questions) -> Key:
-        """The key to questions."""
-        held = tuple(tuple(map(tuple, one.nonzero().tolist())) for one in questions.held)
-        right = tuple(choices[0] for _, _, choices in questions.places)
-        heads, mlps = tuple(map(tuple, questions.used_heads.tolist())), tuple(questions.used_mlps.tolist())
-        return cls(held, right, heads, mlps, questions.kind, questions.parameter)
-
-
-def choices_of(questions: Questions) -> tuple[Choice, ...]:
-    """What `what` asks, without the answer."""
-    return tuple((stream, token, tuple(sorted(choices))) for stream, token, choices in questions.places)
 
 
 def given(answers: Answers, subject: Subject, asked: tuple[Choice, ...]) -> Given:
@@ -150,7 +121,7 @@ def score(answers: Answers, questions: Questions) -> dict[str, float]:
     Raises:
         BadShape: An answer has the wrong shape.
     """
-    return grade(given(answers, questions.subject, choices_of(questions)), Key.of(questions))
+    return grade(given(answers, questions.subject, questions.asked), questions.key)
 
 
 def area(scored: Float[Tensor, " components"], used: Bool[Tensor, " components"]) -> float:

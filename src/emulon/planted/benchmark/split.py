@@ -21,8 +21,8 @@ from emulon.core.errors import BadShape, EmulonError
 from emulon.core.files import checked, make_folder, provenance, read_json, write_atomically, write_json
 from emulon.planted import sample
 from emulon.planted.architecture import ARCHITECTURES
-from emulon.planted.benchmark.questions import NOISE, ask
-from emulon.planted.benchmark.scoring import Choice, Given, Key, choices_of, given, grade
+from emulon.planted.benchmark.questions import NOISE, Choice, Key, ask
+from emulon.planted.benchmark.scoring import Given, given, grade
 from emulon.planted.benchmark.study import ALL, PLAIN, Row, answered_by, questions_about, summary, variant_of
 from emulon.planted.benchmark.subject import Embedding, NoisyAnswers, Subject
 from emulon.planted.files import CONFIG, WEIGHTS
@@ -116,8 +116,8 @@ def seal(
         name, variant = f"{index:03}", SEALED[index % len(SEALED)]
         planted = sample(seed, architecture=architecture)
         questions = ask(variant_of(planted, variant, seed), seed)
-        _write(folder / name, questions.subject, choices_of(questions))
-        truth.models[name] = SealedModel(seed, str(planted.mechanism), variant, Key.of(questions))
+        _write(folder / name, questions.subject, questions.asked)
+        truth.models[name] = SealedModel(seed, str(planted.mechanism), variant, questions.key)
         digests[name] = _digest_of(folder / name)
         progress(f"model {name}", (index + 1) / models)
     path = folder.with_name(f"{folder.name}-truth.json")
@@ -195,8 +195,8 @@ def _public(split: Split) -> Iterator[tuple[str, Subject, tuple[Choice, ...], Se
     assert split.seed is not None
     for seed in range(split.seed, split.seed + split.models):
         for variant, mechanism, questions in questions_about(seed, split.variants, split.architecture):
-            graded = SealedModel(seed, mechanism, variant, Key.of(questions))
-            yield f"{seed} {variant}", questions.subject, choices_of(questions), graded
+            graded = SealedModel(seed, mechanism, variant, questions.key)
+            yield f"{seed} {variant}", questions.subject, questions.asked, graded
 
 
 def _sealed(folder: Path, commitment: Commitment) -> Iterator[tuple[str, Subject, tuple[Choice, ...], None]]:

@@ -1,5 +1,5 @@
 """The built-in methods; importing registers them."""
 
-from emulon.planted.benchmark.methods import alignment, circuits, guesses, probes, readings
+from emulon.planted.benchmark.methods import alignment, circuits, guesses, probes
 
-__all__ = ["alignment", "circuits", "guesses", "probes", "readings"]
+__all__ = ["alignment", "circuits", "guesses", "probes"]

@@ -173,7 +173,7 @@ def damage_weights(draw: random.Random, path: Path) -> str:
 @pytest.mark.usefixtures("unchecked")
 def test_a_damaged_folder_is_refused_or_keeps_what_it_promises(folders: list[Path], tmp_path: Path) -> None:
     refused = proved = measured = 0
-    for seed in cases(80):
+    for seed in cases(50):
         draw = random.Random(seed)
         place = draw.randrange(len(folders))
         folder = copied(folders[place], tmp_path / str(seed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -74,6 +74,12 @@ class Weights:
 # Gains of the normalisations in a block, and what the words of a text hold beside the registers (`planted.tokens`).
 NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight")
 WORD = "word"
+
+
+def slots_named(machine: Compiled, names: Iterable[str]) -> list[int]:
+    """The slots of these registers, as far as there are such registers."""
+    slots = machine.layout.slots
+    return [i for name in names if name in slots for i in range(slots[name].start, slots[name].stop)]
 
 
 class Architecture(ABC):
@@ -198,9 +204,7 @@ class Architecture(ABC):
 
     def fixed_slots(self, machine: Compiled) -> list[int]:
         """Slots that no obfuscation touches: pads and divisors are 1e5 to 1e13 times as large as the rest."""
-        slots = machine.layout.slots
-        names = [name for name in (PAD, DIVIDE) if name in slots]
-        return [i for name in names for i in range(slots[name].start, slots[name].stop)]
+        return slots_named(machine, (PAD, DIVIDE))
 
     def blocks_of(self, model: Any) -> Any:
         """The blocks of a Hugging Face model, as a module list."""
@@ -297,9 +301,8 @@ class Llama(Architecture):
 
     def fixed_slots(self, machine: Compiled) -> list[int]:
         """All but registers and filler: codes, marks, ones and what words hold, so that look-ups stay exact."""
-        slots, registers = machine.layout.slots, machine.program.registers
-        names = [name for name in slots if name == WORD or (name not in registers and name != "filler")]
-        return [i for name in names for i in range(slots[name].start, slots[name].stop)]
+        live = {"filler", *machine.program.registers} - {WORD}
+        return slots_named(machine, [name for name in machine.layout.slots if name not in live])
 
 
 ARCHITECTURES: Registry[Architecture] = Registry("architecture")

@@ -18,7 +18,7 @@ from emulon.machine.compiler import Plan
 from emulon.machine.targets.llama_error import LlamaPlan
 from emulon.machine.targets.llama_registers import LlamaMachine
 from emulon.machine.transformer import result_name
-from emulon.planted.architecture import ARCHITECTURES, Architecture, Block, Weights
+from emulon.planted.architecture import ARCHITECTURES, Architecture, Block, Weights, slots_named
 from emulon.planted.mechanism import Mechanism
 from emulon.planted.model import DECOY, Build, PlantedModel, readout, useful, with_measured
 from emulon.planted.noise import ROTATION, SECOND_ORDER, RotatedLlama, noise_of
@@ -144,8 +144,7 @@ def share(draft: Draft) -> float:
 
 def unread(draft: Draft) -> list[int]:
     """Slots that nothing reads."""
-    slots = draft.machine.layout.slots
-    return [i for name in ("spare", "filler") if name in slots for i in range(slots[name].start, slots[name].stop)]
+    return slots_named(draft.machine, ("spare", "filler"))
 
 
 def _reading(draft: Draft, count: int) -> Tensor:

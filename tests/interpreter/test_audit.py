@@ -24,8 +24,8 @@ from emulon.algorithms import (
     as_loss,
 )
 from emulon.constructions import DescentInContext
-from emulon.interpreter import Interpreter, compile
-from emulon.interpreter.audit import GRADES, PathError, audited
+from emulon.interpreter import Interpreter, audit, compile
+from emulon.interpreter.audit import GRADES, PathError, audited, distance_to_exact
 from emulon.interpreter.plan import Plan, domain_from_data
 
 f64 = torch.float64
@@ -61,15 +61,23 @@ def test_an_audit_holds_is_proved_and_within_a_factor_of_three(kind):
     assert error <= run.audit.bound <= 3 * error + 1e-15 and run.audit.bound < run.certificate.bound
 
 
-def exact_ridge(x, y, steps, step_size, l2, momentum=0.0):
-    rows = [[Fraction(v) for v in row] for row in x.tolist()]
-    y, eta, l2, momentum = [Fraction(v) for v in y.tolist()], Fraction(step_size), Fraction(l2), Fraction(momentum)
-    w = before = [Fraction(0)] * len(rows[0])
-    for _ in range(steps):
-        s = [sum(a * b for a, b in zip(row, w, strict=True)) - t for row, t in zip(rows, y, strict=True)]
-        g = [sum(r * row[k] for r, row in zip(s, rows, strict=True)) / len(rows) for k in range(len(w))]
-        moved = [(1 - eta * l2) * a - eta * b + momentum * (a - c) for a, b, c in zip(w, g, before, strict=True)]
-        # Fractions would double in length at every step: 200 digits are exact enough.
+def exact(x, y, descent: GradientDescent) -> list[Fraction]:
+    """The squared loss in fractions of 200 digits, as exact fractions would double in length at every step."""
+    rows, ys = [[Fraction(v) for v in row] for row in x.tolist()], [Fraction(v) for v in y.tolist()]
+    eta, l2, l1, momentum = map(Fraction, (descent.step_size, descent.l2, descent.l1, descent.momentum))
+    size, w = descent.batch or len(rows), [Fraction(0)] * x.shape[1]
+    before = w
+    for k in range(descent.steps):
+        ahead = Fraction(k, k + 3) if descent.accelerated else 0
+        start = [a + ahead * (a - b) for a, b in zip(w, before, strict=True)]
+        part = [(k * size + j) % len(rows) for j in range(size)]
+        off = [sum(a * b for a, b in zip(rows[i], start, strict=True)) - ys[i] for i in part]
+        slopes = [sum(r * rows[i][c] for r, i in zip(off, part, strict=True)) / size for c in range(len(w))]
+        moved = [
+            (1 - eta * l2) * a - eta * g + momentum * (b - c)
+            for a, g, b, c in zip(start, slopes, w, before, strict=True)
+        ]
+        moved = [max(v - eta * l1, 0) + min(v + eta * l1, 0) for v in moved]
         w, before = [Fraction(round(v * 10**200), 10**200) for v in moved], w
     return w
 
@@ -82,13 +90,13 @@ def test_float64s_own_error_is_bounded_by_the_path_error_against_exact_fractions
     program = plan_of(algorithm, x, y)
     path = algorithm.iterates(x, y)
     bound = PathError(program, x, y, path, grade).after_all_steps().item()
-    exact = exact_ridge(x, y, 60, program.step_size, 0.1, momentum)
-    found = max(abs(Fraction(a) - b) for a, b in zip(path[-1].tolist(), exact, strict=True))
+    truth = exact(x, y, algorithm)
+    found = max(abs(Fraction(a) - b) for a, b in zip(path[-1].tolist(), truth, strict=True))
     assert 0 < found <= Fraction(bound) < 1e-13
     # The same holds for a path with a fault in its middle.
     path = path.clone()
     path[30:] += 1e-3 * 0.9 ** torch.arange(31, dtype=f64).unsqueeze(-1)
-    found = max(abs(Fraction(a) - b) for a, b in zip(path[-1].tolist(), exact, strict=True))
+    found = max(abs(Fraction(a) - b) for a, b in zip(path[-1].tolist(), truth, strict=True))
     assert found <= Fraction(PathError(program, x, y, path, grade).after_all_steps().item())
 
 
@@ -164,3 +172,49 @@ def test_a_path_that_grew_out_of_all_bounds_is_promised_nothing():
     plan = plan_of(algorithm)
     path = torch.tensor([[0.0, 0, 0], [500.0, 0, 0], [0.0, 0, 0]], dtype=f64)
     assert PathError(plan, X, targets(algorithm), path).after_all_steps().item() == math.inf
+
+
+X12, Y12 = X[:12, :2], Y[:12]
+
+
+@pytest.mark.parametrize(("batch", "l1"), [(12, 0.0), (12, 0.1), (4, 0.0), (4, 0.1)])
+def test_the_distance_is_that_to_exact_fractions(batch: int, l1: float):
+    kind = {"accelerated": True} if batch == 12 else {"batch": batch}
+    descent = GradientDescent(as_loss("squared"), 40, 0.2, l2=0.1, l1=l1, **kind)
+    plan, truth = plan_of(descent, X12, Y12), exact(X12, Y12, descent)
+    for off in (0.0, 1e-9):
+        weights = torch.tensor([float(v) for v in truth], dtype=f64) + off
+        found = max(abs(Fraction(a) - b) for a, b in zip(weights.tolist(), truth, strict=True))
+        away, radius = distance_to_exact(plan, X12, Y12, weights)
+        assert float(found) * (1 - 1e-12) <= away <= float(found) * (1 + 1e-9) + 1e-30
+        assert radius <= 2.0**-80
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber", "poisson", "quantile", "perceptron", "squared_hinge"])
+@pytest.mark.parametrize("kind", [{"accelerated": True}, {"batch": 5}])
+def test_every_loss_is_followed_as_near_as_float64_is(loss: str, kind: dict):
+    loss = as_loss(loss)
+    y = {"residual": Y12, "margin": torch.where(Y12 > 0, 1.0, -1.0).double(), "rate": Y12.abs().round()}[loss.link.name]
+    descent = GradientDescent(loss, 12, 0.05, **kind)
+    path = descent.iterates(X12, y)
+    audit = audited(plan_of(descent, X12, y), X12, y, path)
+    assert audit.scope == "run" and audit.proved and 0 < audit.bound < 1e-13
+
+
+def test_of_a_batch_the_worst_dataset_counts():
+    descent = GradientDescent(as_loss("squared"), 6, 0.1, accelerated=True)
+    x, y = torch.stack([X12, X12]), torch.stack([Y12, Y12])
+    path = descent.iterates(x, y)
+    path[1, -1, 0] += 1e-3
+    plan = Plan.of("enclosed", descent, domain_from_data(descent, x, y), (x, y))
+    assert audited(plan, x, y, path).bound == pytest.approx(1e-3, rel=1e-9)
+
+
+def test_with_too_few_bits_the_enclosure_is_wide_and_still_holds(monkeypatch):
+    monkeypatch.setattr(audit, "BITS", 24)
+    monkeypatch.setattr(audit, "TRIES", 1)
+    monkeypatch.setattr(audit, "BITS_A_STEP", 0)
+    descent = GradientDescent(as_loss("squared"), 40, 0.2, l2=0.1, accelerated=True)
+    plan, truth = plan_of(descent, X12, Y12), exact(X12, Y12, descent)
+    away, radius = distance_to_exact(plan, X12, Y12, torch.tensor([float(v) for v in truth], dtype=f64))
+    assert radius > 1e-6 and away <= radius

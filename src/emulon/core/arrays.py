@@ -229,3 +229,13 @@ def _of_container(folder: str, limit: str, used: str, cached: str) -> int | None
         return max(int(most) - int(now) + int(facts.get(cached, 0)), 1)
     except (OSError, ValueError):  # no such file, or "max": no limit
         return None
+
+
+def zeros(*size: int) -> Tensor:
+    """Zeros in float64 on the CPU, whatever the defaults are."""
+    return torch.zeros(*size, dtype=torch.float64, device="cpu")
+
+
+def eye(size: int) -> Tensor:
+    """The identity in float64 on the CPU, whatever the defaults are."""
+    return torch.eye(size, dtype=torch.float64, device="cpu")

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from emulon.attention import Slots, attend
+from emulon.core.arrays import eye, zeros
 from emulon.core.errors import OutOfDomain
 
 
@@ -100,16 +101,6 @@ class Frame(nn.Module):
 
 # Of numbers that a gate shuts out: their sum with the gate is still a float64.
 HIGHEST = 1e300
-
-
-def zeros(*size: int) -> Tensor:
-    """float64, on the CPU, whatever the defaults are."""
-    return torch.zeros(*size, dtype=torch.float64, device="cpu")
-
-
-def eye(size: int) -> Tensor:
-    """The identity, like `zeros`."""
-    return torch.eye(size, dtype=torch.float64, device="cpu")
 
 
 def read(slots: Slots, **terms: float | Tensor) -> Tensor:

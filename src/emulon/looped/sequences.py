@@ -12,12 +12,12 @@ from torch import Tensor
 from emulon.certify import Certificate, Domain
 from emulon.certify.domain import require_shape, require_within
 from emulon.certify.rounding import unit
-from emulon.core.arrays import accepts_arraylike
+from emulon.core.arrays import accepts_arraylike, eye, zeros
 from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.gradient_descent import LoopedDescent, RepresentationNetwork
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
-from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, eye, join, no_heads, read, write, zeros
+from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, join, no_heads, read, write
 from emulon.looped.transformer import HORIZON, LoopedRun, descent, leaky, product
 
 SERIES_KINDS = ("sink", "train", "query")

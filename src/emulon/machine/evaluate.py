@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
+from emulon.core.arrays import zeros
 from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.tokens import Lookup, Matched, Where
 
@@ -49,7 +50,7 @@ def initial_values(program: RegisterProgram, inputs: Mapping[str, Tensor], kind:
     registers: dict[str, Kind] = {}
     for name, register in program.registers.items():
         known = inputs.get(name, program.constants.get(name, program.initial.get(name)))
-        stored = torch.zeros(register.size, dtype=f64, device="cpu") if known is None else known.double()
+        stored = zeros(register.size) if known is None else known.double()
         registers[name] = kind.of(stored.expand(*batch, program.tokens, register.size))
     return registers
 
@@ -112,7 +113,7 @@ def _read_at(values: Kind, where: Where, registers: Mapping[str, Kind]) -> Kind:
         kept = (places > 0).to(f64).unsqueeze(-1)
         return values.apply(lambda part: part[..., (places - 1).clamp(min=0), :] * kept)
     members = torch.tensor(where.members, dtype=torch.long, device="cpu") - 1
-    chosen = torch.zeros(tokens, tokens, dtype=f64, device="cpu")
+    chosen = zeros(tokens, tokens)
     chosen[:, members] = (members <= torch.arange(tokens, device="cpu").unsqueeze(-1)).to(f64)
     if isinstance(where, Matched):
         return _weighed(values, chosen, registers[where.query], registers[where.key], where.sharp)

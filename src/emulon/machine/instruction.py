@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
+from emulon.core.arrays import eye, zeros
 from emulon.core.errors import BadShape
 from emulon.machine.tokens import Lookup, Matched, Where
 
@@ -72,7 +73,7 @@ class AffineForm:
 
     def take(self, index: Tensor) -> AffineForm:
         """The entries at these places, in this order, as a column."""
-        return self.map(torch.eye(self.entries, dtype=torch.float64, device="cpu")[index], (len(index), 1), self.text)
+        return self.map(eye(self.entries)[index], (len(index), 1), self.text)
 
     def __getitem__(self, entry: int) -> AffineForm:
         """One entry of a column, as a scalar."""
@@ -162,8 +163,8 @@ class Register(AffineForm):
             expand = torch.maximum(place, place.T).flatten()
         else:
             self.stored = expand = grid.flatten()
-        full = torch.eye(len(self.stored), dtype=torch.float64, device="cpu")[expand]
-        super().__init__(shape, {name: full}, torch.zeros(rows * columns, dtype=torch.float64, device="cpu"), name)
+        full = eye(len(self.stored))[expand]
+        super().__init__(shape, {name: full}, zeros(rows * columns), name)
         self.name, self.size, self.symmetric = name, len(self.stored), symmetric
 
     @property
@@ -260,7 +261,7 @@ class Instruction:
         kept, here = read.parts.get(name), isinstance(self.where, Lookup) and self.where.name == "here"
         if self.raw.operator != "+" or not here or kept is None:
             return None
-        if not torch.equal(kept, torch.eye(self.target.size, dtype=torch.float64, device="cpu")):
+        if not torch.equal(kept, eye(self.target.size)):
             return None
         parts = {other: part for other, part in read.parts.items() if other != name}
         return AffineForm(read.shape, parts, read.bias, read.text)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm
 
 from emulon.attention import attend
+from emulon.core.arrays import zeros
 from emulon.machine.error import Division
 from emulon.machine.instruction import Instruction, Raw
 from emulon.machine.layout import CODE, DIVIDE, IS_START, PAD, RegisterLayout, ScheduledLayer
@@ -47,7 +48,7 @@ class Wires:
         return len(self.owners)
 
     def stacked(self, width: int) -> tuple[Tensor, Tensor]:
-        empty = torch.zeros(0, width, dtype=torch.float64, device="cpu")
+        empty = zeros(0, width)
         return torch.cat([empty, *self.read]), torch.cat([empty, *self.write])
 
 
@@ -76,7 +77,7 @@ class BlockBuilder:
     def no_heads(self) -> Heads:
         layout = self.layout
         shape = (4, layout.heads, layout.head_width, layout.width)
-        query, key, value, output = torch.zeros(shape, dtype=torch.float64, device="cpu")
+        query, key, value, output = zeros(shape)
         return Heads(query, key, value, output, [[] for _ in range(layout.heads)], [None] * layout.heads)
 
     def heads(self, rows: dict[Where, Wires]) -> Heads:
@@ -176,7 +177,7 @@ class LayerBuilder(BlockBuilder):
         attention = wires(self.layout, layer, self.dirty)
         mlp = Wires()
         gain = mlp_gain = self.normalisation.gain
-        output_bias = torch.zeros(self.layout.width, dtype=torch.float64, device="cpu")
+        output_bias = zeros(self.layout.width)
         outward_bias = output_bias.clone()
         self.dirty = swept(self.dirty)
         if layer.divisions:
@@ -213,7 +214,7 @@ class LayerBuilder(BlockBuilder):
         """±D·c into the divide slots; the start token, whose registers are zero, divides by the domain's largest c."""
         assert instruction.raw.local is not None
         read = self.layout.row(instruction.raw.local) + division.high * self.layout.read(IS_START)
-        write = torch.zeros(1, self.layout.width, dtype=torch.float64, device="cpu")
+        write = zeros(1, self.layout.width)
         write[0, self.layout.slots[DIVIDE]] = torch.tensor(
             [division.factor, -division.factor], dtype=torch.float64, device="cpu"
         )

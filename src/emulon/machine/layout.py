@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots
+from emulon.core.arrays import eye, zeros
 from emulon.machine.instruction import AffineForm, Instruction
 from emulon.machine.normalisation import up_to_power_of_two
 from emulon.machine.tokens import START, Average, Lookup, Matched, Where, codes
@@ -85,7 +86,7 @@ class RegisterLayout:
         LayerNorm subtracts the mean from everything: what is read is therefore always the difference from the zero
         slot.
         """
-        rows = torch.zeros(expression.entries, self.width, dtype=torch.float64, device="cpu")
+        rows = zeros(expression.entries, self.width)
         for name, part in expression.parts.items():
             rows[:, self.slots[name]] = part * self.scale[name]
         rows[:, self.slots[ONE]] += expression.bias[:, None]
@@ -97,8 +98,8 @@ class RegisterLayout:
 
     def read(self, name: str) -> Tensor:
         """The functionals that read the stored entries of a slot group."""
-        rows = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64, device="cpu")
-        rows[:, self.slots[name]] = torch.eye(len(rows), dtype=torch.float64, device="cpu") * self.scale.get(name, 1.0)
+        rows = zeros(self.slots.size(name), self.width)
+        rows[:, self.slots[name]] = eye(len(rows)) * self.scale.get(name, 1.0)
         return self.centred(rows)
 
     def constant(self) -> Tensor:
@@ -111,10 +112,8 @@ class RegisterLayout:
 
     def write(self, name: str) -> Tensor:
         """The unit vectors (size, width) that write a slot group."""
-        columns = torch.zeros(self.slots.size(name), self.width, dtype=torch.float64, device="cpu")
-        columns[:, self.slots[name]] = torch.eye(len(columns), dtype=torch.float64, device="cpu") / self.scale.get(
-            name, 1.0
-        )
+        columns = zeros(self.slots.size(name), self.width)
+        columns[:, self.slots[name]] = eye(len(columns)) / self.scale.get(name, 1.0)
         return columns
 
     def pads(self, pad: float) -> dict[str, Tensor]:

@@ -44,6 +44,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify.rounding import gamma, unit
+from emulon.core.arrays import zeros
 from emulon.core.errors import BadProgram
 from emulon.machine.instruction import AffineForm
 from emulon.machine.targets.llama import LlamaProgram
@@ -72,8 +73,7 @@ class Meaning:
         self.registers: dict[str, Tensor] = {}
         for name, register in program.registers.items():
             given = program.embedded.get(name)
-            zeros = torch.zeros(len(words), register.size, dtype=torch.float64, device="cpu")
-            self.registers[name] = zeros if given is None else given[tokens]
+            self.registers[name] = zeros(len(words), register.size) if given is None else given[tokens]
         for one in program.instructions:
             self._execute(one)
 
@@ -86,7 +86,7 @@ class Meaning:
     def scores(self) -> Tensor:
         """The words' scores at every token, (tokens, words)."""
         program = self.program
-        total = torch.zeros(self.count, len(program.words), dtype=torch.float64, device="cpu")
+        total = zeros(self.count, len(program.words))
         said = torch.zeros(len(program.words), dtype=torch.bool, device="cpu")
         for scores in program.scores:
             places = torch.tensor([program.numbers[word] for word in scores.words], device="cpu")
@@ -215,7 +215,7 @@ class Bounded(Meaning):
 
     def off(self, form: AffineForm) -> Tensor:
         """How far a form can be off, (tokens, entries)."""
-        error = torch.zeros(self.count, form.entries, dtype=torch.float64, device="cpu")
+        error = zeros(self.count, form.entries)
         terms, size = 1, form.bias.abs()
         for name, part in form.parts.items():
             terms += int((part != 0).sum(dim=1).max())

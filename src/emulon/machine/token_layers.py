@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from emulon.attention import Slots
+from emulon.core.arrays import zeros
 from emulon.core.errors import BadProgram
 from emulon.expressions.evaluation import ball_arithmetic
 from emulon.machine.instruction import AffineForm
@@ -108,7 +109,7 @@ class TokenLayout:
 
     def row(self, form: AffineForm) -> Tensor:
         """Each entry of a form as a functional of the stream, (entries, width)."""
-        rows = torch.zeros(form.entries, self.width, dtype=f64, device="cpu")
+        rows = zeros(form.entries, self.width)
         for name, part in form.parts.items():
             rows[:, self.slots[name]] = part
         rows[:, self.slots[ONE].start] += form.bias
@@ -116,7 +117,7 @@ class TokenLayout:
 
     def embedding(self, pad: float) -> Tensor:
         """(words, width)."""
-        table = torch.zeros(len(self.program.words), self.width, dtype=f64, device="cpu")
+        table = zeros(len(self.program.words), self.width)
         table[:, self.slots[ONE]] = pad
         for name, values in self.program.embedded.items():
             table[:, self.slots[name]] = values
@@ -125,7 +126,7 @@ class TokenLayout:
     def unembedding(self, never: float) -> Tensor:
         """(words, width); a word that nothing says scores `never`."""
         number, one = self.program.numbers, self.slots[ONE].start
-        table = torch.zeros(len(self.program.words), self.width, dtype=f64, device="cpu")
+        table = zeros(len(self.program.words), self.width)
         said = torch.zeros(len(self.program.words), dtype=torch.bool, device="cpu")
         for scores in self.program.scores:
             rows = torch.tensor([number[word] for word in scores.words], device="cpu")
@@ -176,9 +177,8 @@ class Attention:
     def weights(self, heads: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Query (heads · head width, width), key and value (head width, width), output (width, heads · head width)."""
         width = self.layout.width
-        query = torch.zeros(heads, HEAD_WIDTH, width, dtype=f64, device="cpu")
-        output = torch.zeros(heads, width, HEAD_WIDTH, dtype=f64, device="cpu")
-        key, value = (torch.zeros(HEAD_WIDTH, width, dtype=f64, device="cpu") for _ in range(2))
+        query, output = zeros(heads, HEAD_WIDTH, width), zeros(heads, width, HEAD_WIDTH)
+        key, value = zeros(HEAD_WIDTH, width), zeros(HEAD_WIDTH, width)
         key[: self.layout.rotary.recency + 1, self._one] = 1.0
         for rows, matrix in ((self.alone, key), (self.shared, key), (self.values, value)):
             rows.fill(matrix)
@@ -208,7 +208,7 @@ class Attention:
     def _add(self, read: TokenInstruction) -> None:
         assert read.where is not None
         if read.where not in self.heads:
-            given = torch.zeros(self.layout.width, HEAD_WIDTH, dtype=f64, device="cpu")
+            given = zeros(self.layout.width, HEAD_WIDTH)
             self.heads[read.where] = (self._query(read.where), given)
         _, given = self.heads[read.where]
         for value, to in zip(self.layout.row(read.value), self.layout.row(read.target), strict=True):
@@ -216,7 +216,7 @@ class Attention:
 
     def _query(self, where: Where) -> Tensor:
         layout, rotary, one = self.layout, self.layout.rotary, self._one
-        asked = torch.zeros(HEAD_WIDTH, layout.width, dtype=f64, device="cpu")
+        asked = zeros(HEAD_WIDTH, layout.width)
         if isinstance(where, Back):
             require_gap(rotary, where.places)
             for pair, (cosine, sine) in enumerate(turned(rotary, where.places)):
@@ -272,7 +272,7 @@ class Units:
     def weights(self, units: int) -> tuple[Tensor, Tensor, Tensor]:
         parts = []
         for rows in (self.gate, self.up, self.down):
-            matrix = torch.zeros(units, self.layout.width, dtype=f64, device="cpu")
+            matrix = zeros(units, self.layout.width)
             if rows:
                 matrix[: len(rows)] = torch.stack(rows)
             parts.append(matrix)

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from emulon.core.arrays import zeros
 from emulon.core.errors import BadProgram, BadShape
 from emulon.machine.instruction import AffineForm, Register, constant
 
@@ -170,7 +171,7 @@ class TokenProgram:
         if len(sizes) != 1 or not rows.keys() <= self.numbers.keys():
             raise BadProgram(f"register {name} of program {self.name} wants values of one size, for known words")
         register = self.register(name, sizes.pop())
-        table = torch.zeros(len(self.words), register.size, dtype=torch.float64, device="cpu")
+        table = zeros(len(self.words), register.size)
         for word, row in rows.items():
             table[self.numbers[word]] = row
         self.embedded[name] = table
@@ -298,7 +299,7 @@ def stacked(forms: Sequence[AffineForm]) -> AffineForm:
     entries, placed = sum(form.entries for form in forms), []
     for number, form in enumerate(forms):
         at = sum(other.entries for other in forms[:number])
-        place = torch.zeros(entries, form.entries, dtype=torch.float64, device="cpu")
+        place = zeros(entries, form.entries)
         place[torch.arange(at, at + form.entries, device="cpu"), torch.arange(form.entries, device="cpu")] = 1.0
         placed.append(form.map(place, (entries, 1), ""))
     return reduce(lambda a, b: a + b, placed).named(f"({', '.join(form.text for form in forms)})")

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from emulon.certify.domain import require_shape
+from emulon.core.arrays import zeros
 from emulon.core.errors import BadProgram, BadShape
 
 START = 0
@@ -60,7 +61,7 @@ class Average:
 
     def marks(self, tokens: int) -> Tensor:
         """The key: 1 at members, 1/2 at the start token (which therefore wins only when no member is seen), else 0."""
-        marks = torch.zeros(tokens, dtype=torch.float64, device="cpu")
+        marks = zeros(tokens)
         marks[START] = 0.5
         marks[list(self.members)] = 1.0
         return marks

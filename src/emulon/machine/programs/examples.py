@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from emulon.certify import Domain, Spectrum
+from emulon.core.arrays import eye, zeros
 from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram, Shape
 from emulon.machine.tokens import Interleaved, Lookup, Matched
@@ -58,7 +58,7 @@ class Examples:
     def first(self) -> Register:
         """1 at the tokens of the first example, where a recurrence takes its initial value."""
         known = self.program.registers.get("first")
-        flags = torch.zeros(self.prompt.tokens, 1, dtype=torch.float64, device="cpu")
+        flags = zeros(self.prompt.tokens, 1)
         flags[:2] = 1.0
         return self.program.constant("first", flags) if known is None else known
 
@@ -90,7 +90,7 @@ def moving_average(samples: int, decay: float = 0.9, *, bound: float = 100.0) ->
 def average_rounds(examples: Examples, decay: float) -> Register:
     """The instructions of `moving_average` on these examples."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
-    average = examples.register("average", initial=torch.zeros(1, device="cpu"))
+    average = examples.register("average", initial=zeros(1))
     within = Invariant("an average of targets", low=-domain.y, high=domain.y, growth=decay)
     for _ in range(domain.samples - 1):
         program.aff(average, decay * average + (1 - decay) * y, at=prompt.previous_example, invariant=within)
@@ -110,7 +110,7 @@ def switched(examples: Examples, first: Register, second: Register, sharp: float
     With `own` that of the own example does. Where it is at least 1/(2·sharp) in absolute value, one answers alone.
     """
     program, x = examples.program, examples.own_x()
-    cue = x.map(torch.eye(x.entries, dtype=torch.float64, device="cpu")[:1], (1, 1), "x[0]")
+    cue = x.map(eye(x.entries)[:1], (1, 1), "x[0]")
     if not own:
         held = examples.register("cue")
         program.aff(held, cue, at=Lookup("first token", (1,) * program.tokens))

@@ -8,6 +8,7 @@ import math
 import torch
 
 from emulon.certify import Domain
+from emulon.core.arrays import eye, zeros
 from emulon.core.errors import BadProgram
 from emulon.machine.instruction import AffineForm, Invariant, Register, constant
 from emulon.machine.program import RegisterProgram
@@ -35,9 +36,9 @@ def sherman_morrison(
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
     features, samples = domain.features, domain.samples
     first = examples.first()
-    identity = torch.eye(features, dtype=torch.float64, device="cpu") / ridge
+    identity = eye(features) / ridge
     inverse = examples.register("P", (features, features), initial=identity, symmetric=True)
-    w = examples.register("w", features, initial=torch.zeros(features, device="cpu"))
+    w = examples.register("w", features, initial=zeros(features))
     k, gain = examples.register("k", features), examples.register("l", features)
     leverage, guess = examples.register("leverage"), examples.register("guess")
     change = examples.register("change", (features, features), symmetric=True)
@@ -156,7 +157,7 @@ def elimination_steps(examples: Examples, ridge: float) -> Register:
 def _row(matrix: Register, k: int) -> AffineForm:
     """Row k as a column."""
     size = matrix.shape[0]
-    taken = torch.eye(size * size, dtype=torch.float64, device="cpu")[k * size : (k + 1) * size]
+    taken = eye(size * size)[k * size : (k + 1) * size]
     return matrix.map(taken, (size, 1), f"{matrix.name}[{k}]")
 
 
@@ -175,7 +176,7 @@ def _below(column: AffineForm, k: int) -> AffineForm:
 
 def _pair(first: AffineForm, second: AffineForm) -> AffineForm:
     """Two numbers as a column."""
-    upper, lower = torch.eye(2, dtype=torch.float64, device="cpu")[:, :, None]
+    upper, lower = eye(2)[:, :, None]
     text = f"({first.text}, {second.text})"
     return (first.map(upper, (2, 1), "") + second.map(lower, (2, 1), "")).named(text)
 

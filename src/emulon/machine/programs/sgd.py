@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from emulon.certify import Domain
+from emulon.core.arrays import zeros
 from emulon.machine.instruction import Invariant, Register
 from emulon.machine.program import RegisterProgram
 from emulon.machine.programs.examples import Examples, gaussian
@@ -42,7 +43,7 @@ def sgd_rounds(
     """The instructions of `sgd` on these examples; the register that holds ŷ."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
     features, samples = domain.features, domain.samples
-    start = torch.zeros(features, dtype=torch.float64, device="cpu") if initial is None else initial.to(torch.float64)
+    start = zeros(features) if initial is None else initial.to(torch.float64)
     rounds = samples - 1 if steps is None else min(steps, samples - 1)
     first = examples.first()
     w = examples.register("w", features, initial=start)
@@ -86,7 +87,7 @@ def clipped_rounds(examples: Examples, step_size: float, limit: float) -> Regist
     An error e in w becomes (I − α·s·xxᵀ)e with a slope s between 0 and 1: it grows by max(1, |1 − α‖x‖²|) at most.
     """
     program, y, domain = examples.program, examples.y, examples.domain
-    w = examples.register("w", domain.features, initial=torch.zeros(domain.features, device="cpu"))
+    w = examples.register("w", domain.features, initial=zeros(domain.features))
     guess, residual = examples.register("guess"), examples.register("residual")
     gradient = examples.register("gradient", domain.features)
     x = examples.own_x()
@@ -110,7 +111,7 @@ def momentum_rounds(examples: Examples, step_size: float, decay: float) -> Regis
     How far they may come is followed step by step, so that many examples or long steps leave no certificate.
     """
     program, y, domain = examples.program, examples.y, examples.domain
-    start = torch.zeros(domain.features, device="cpu")
+    start = zeros(domain.features)
     w, v = (examples.register(name, domain.features, initial=start) for name in ("w", "v"))
     guess, gradient = examples.register("guess"), examples.register("gradient", domain.features)
     x = examples.own_x()
@@ -150,7 +151,7 @@ def descent_steps(
     """The instructions of `batch_gradient_descent` on these examples; the register that holds ŷ."""
     program, prompt, y, domain = examples.program, examples.prompt, examples.y, examples.domain
     features = domain.features
-    start = torch.zeros(features, dtype=torch.float64, device="cpu") if initial is None else initial.to(torch.float64)
+    start = zeros(features) if initial is None else initial.to(torch.float64)
     outer = examples.register("outer", (features, features), symmetric=True)
     moment = examples.register("moment", (features, features), symmetric=True)
     cross, target = examples.register("cross", features), examples.register("target", features)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from emulon.attention import Slots
 from emulon.certify import Certificate
+from emulon.core.arrays import zeros
 from emulon.core.errors import BadProgram
 from emulon.machine.compiler import content, peaks, prepared
 from emulon.machine.error import Division
@@ -87,7 +88,7 @@ class LlamaLayout(RegisterLayout):
 
     def constant(self) -> Float[Tensor, "1 width"]:
         """The functional that reads 1 at every token: the pad, behind its gain."""
-        row = torch.zeros(1, self.width, dtype=torch.float64, device="cpu")
+        row = zeros(1, self.width)
         row[0, self.slots[PAD]] = 1.0
         if self.divides:
             row[0, self.slots[BANK]] = 1.0

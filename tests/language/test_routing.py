@@ -69,19 +69,8 @@ def test_every_head_reads_less_of_other_tokens_than_is_proved(compiled):
             assert other[begin:].max() <= bound.leak, bound
     assert next(bounds, None) is None
     # What flags and codes hold in the model is what the program means, to the last bit but for a leak.
-    for name in (
-        "first",
-        "middle",
-        "last weight",
-        "name of",
-        "in row",
-        "in step",
-        "more",
-        "ends",
-        "rows left",
-        "h",
-        "row wh",
-    ):
+    names = "first, middle, last weight, name of, in row, in step, more, ends, rows left, h, row wh"
+    for name in names.split(", "):
         held = seen.hidden_states[-2][0, 16:, compiled.layout.slots[name]].double()
         assert (held - meaning.registers[name][16:]).abs().max() < 1e-9, name
     structure = [i for i, word in enumerate(words) if i > words.index("step:0") and word[0] in "sw@"]

@@ -40,24 +40,12 @@ CASES = {
         for ridge in (1.0, 0.01)
     },
     "batch": (lambda: batch_gradient_descent(4, 8, STEP), lambda xs, ys: exact_batch(xs, ys, STEP, 1), 3, 1e-9),
-    "five steps with ridge": (
-        lambda: batch_gradient_descent(4, 8, STEP, 5, ridge=0.2),
-        lambda xs, ys: exact_batch(xs, ys, STEP, 5, 0.2),
-        7,
-        1e-9,
-    ),
     "moving average": (lambda: moving_average(9, 0.8), lambda xs, ys: exact_moving_average(ys, 0.8), 8, 1e-12),
     "sgd in a narrow domain": (lambda: sgd(4, 8, STEP, domain=UNIT), lambda xs, ys: exact_sgd(xs, ys, STEP), 15, 1e-9),
     "ridge in a narrow domain": (
         lambda: sherman_morrison(4, 8, 1.0, domain=UNIT),
         lambda xs, ys: exact_ridge(xs, ys, 1.0),
         29,
-        1e-9,
-    ),
-    "batch in a narrow domain": (
-        lambda: batch_gradient_descent(4, 8, STEP, 4, domain=UNIT),
-        lambda xs, ys: exact_batch(xs, ys, STEP, 4),
-        6,
         1e-9,
     ),
 }

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
@@ -212,8 +213,8 @@ def schedule(instructions: Sequence[Instruction], *, restores: bool = False) -> 
     """
     layers: list[ScheduledLayer] = []
     clock = Clock()
-    for group in _grouped(instructions):
-        place = 0
+    for _, each in groupby(instructions, key=lambda one: (one.group, one.number if one.group is None else 0)):
+        group, place = list(each), 0
         while not all(
             clock.fits(one, place)
             and (place >= len(layers) or layers[place].admits(one))
@@ -237,13 +238,3 @@ def _needs_free_attention(one: Instruction, place: int, layers: Sequence[Schedul
     after_division = 0 < place <= len(layers) and bool(layers[place - 1].divisions)
     used_next = place + 1 < len(layers) and bool(layers[place + 1].adds or layers[place + 1].divisions)
     return (operator in ("+", "÷") and after_division) or (operator == "÷" and used_next)
-
-
-def _grouped(instructions: Sequence[Instruction]) -> list[list[Instruction]]:
-    groups: list[list[Instruction]] = []
-    for instruction in instructions:
-        if instruction.group is not None and groups and groups[-1][-1].group == instruction.group:
-            groups[-1].append(instruction)
-        else:
-            groups.append([instruction])
-    return groups

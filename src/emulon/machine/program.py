@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import torch
@@ -73,17 +74,11 @@ def _belongs(program: RegisterProgram, instruction: Instruction) -> None:
 
 
 def _groups(program: RegisterProgram) -> None:
-    groups: dict[int, list[Instruction]] = {}
-    for instruction in program.instructions:
-        if instruction.group is not None:
-            groups.setdefault(instruction.group, []).append(instruction)
-    for members in groups.values():
-        for i, later in enumerate(members):
-            for earlier in members[:i]:
-                if earlier.target.name in later.reads:
-                    raise BadProgram(
-                        f"{later.label} reads {earlier.target.name}, which {earlier.label} writes in the same layer"
-                    )
+    for earlier, later in combinations([one for one in program.instructions if one.group is not None], 2):
+        if earlier.group == later.group and earlier.target.name in later.reads:
+            raise BadProgram(
+                f"{later.label} reads {earlier.target.name}, which {earlier.label} writes in the same layer"
+            )
 
 
 Shape = int | tuple[int, int]

@@ -32,7 +32,7 @@ DESCENT = {"domain": DOMAIN, "ridge": 0.1, "initial": torch.tensor([0.5, 0.3])}
 
 
 def elimination() -> RegisterProgram:
-    examples = Examples.of("elimination", DOMAIN)
+    examples = Examples.of("elimination", replace(DOMAIN, features=3))
     return examples.program.returns(elimination_steps(examples, 0.3))
 
 

@@ -18,17 +18,7 @@ from emulon.core.errors import BadShape, OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import KINDS, Stencil, code_length, exchange_layer, pair_tokens, readout_heads
 from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, no_heads, read
-from emulon.looped.transformer import (
-    HORIZON,
-    LoopedRegression,
-    LoopedTransformer,
-    Query,
-    affine,
-    descent,
-    leaky,
-    product,
-    share,
-)
+from emulon.looped.transformer import HORIZON, LoopedRegression, LoopedTransformer, Query, affine, descent, leaky, share
 
 
 class LoopedDescent(LoopedTransformer):
@@ -203,7 +193,7 @@ class LoopedGradientDescent(LoopedDescent, LoopedRegression):
         rows, query = arb_matrix(xs), arb_matrix(x_query.unsqueeze(0))
         if self.representation is not None:
             rows, query = self.representation.exact(rows), self.representation.exact(query)
-        return product(query, descent(rows, arb_matrix(labels), self.step_size, loops))
+        return list((query * descent(rows, arb_matrix(labels), self.step_size, loops)).entries())
 
 
 class RepresentationNetwork(nn.Module):

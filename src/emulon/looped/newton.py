@@ -16,7 +16,7 @@ from emulon.core.errors import OutOfDomain
 from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.heads import KINDS, Stencil, code_length, copy_head, pair_tokens, readout_heads
 from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, read
-from emulon.looped.transformer import HORIZON, LoopedRegression, newton, product, share
+from emulon.looped.transformer import HORIZON, LoopedRegression, newton, share
 
 
 class LoopedNewton(LoopedRegression):
@@ -113,7 +113,7 @@ class LoopedNewton(LoopedRegression):
 
     def exact(self, xs: Tensor, labels: Tensor, x_query: Tensor, *, loops: int) -> list[Any]:
         fitted = newton(arb_matrix(xs), arb_matrix(labels), start_scale(self.domain), loops)
-        return product(arb_matrix(x_query.unsqueeze(0)), fitted)
+        return list((arb_matrix(x_query.unsqueeze(0)) * fitted).entries())
 
 
 # How far a computed leverage x_i·M x_j may exceed the exact one, which is at most 1.

@@ -18,7 +18,7 @@ from emulon.expressions.evaluation import arb_matrix
 from emulon.looped.gradient_descent import LoopedDescent, RepresentationNetwork
 from emulon.looped.heads import GAP, code_length, copy_head, position_codes
 from emulon.looped.layer import Circuit, Frame, Layer, TokenSlots, join, no_heads, read, write
-from emulon.looped.transformer import HORIZON, LoopedRun, descent, leaky, product
+from emulon.looped.transformer import HORIZON, LoopedRun, descent, leaky
 
 SERIES_KINDS = ("sink", "train", "query")
 
@@ -127,7 +127,7 @@ class LoopedAutoRegression(LoopedDescent):
     def exact(self, series: Tensor, *, loops: int) -> list[Any]:
         windows = self.windows(series)
         features, last = (self.representation.exact(arb_matrix(part)) for part in (windows[:-1], windows[-1:]))
-        return product(last, descent(features, arb_matrix(series), self.step_size, loops))
+        return list((last * descent(features, arb_matrix(series), self.step_size, loops)).entries())
 
 
 CHAIN_KINDS = ("sink", "train", "query", "other")

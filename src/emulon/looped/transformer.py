@@ -263,12 +263,6 @@ def affine(x: Any, weight: Tensor, bias: Tensor) -> Any:
     return x * arb_matrix(weight.mT) + arb_mat(x.nrows(), 1, [1] * x.nrows()) * arb_matrix(bias.unsqueeze(0))
 
 
-def product(x: Any, weights: Any) -> list[Any]:
-    """The entries of x·weights, Arb matrices."""
-    entries: list[Any] = (x * weights).entries()
-    return entries
-
-
 def leaky(values: Any, slope: float, *, inverse: bool = False) -> Any:
     """max(z, 0) + slope·min(z, 0), entry by entry, or the inverse of that function."""
     from flint import arb, arb_mat

@@ -77,8 +77,8 @@ class Rotary:
 
 
 @cache
-def require_gap(rotary: Rotary, places: int) -> float:
-    """The nats by which a token so many places back beats every other; refused if there are too few."""
+def require_gap(rotary: Rotary, places: int) -> None:
+    """Refuse places back that beat every other by too few nats."""
     distance = np.arange(rotary.context + 1) - places
     distance = distance[distance != 0]
     lost = sum(1 - np.cos(rotary.frequency(pair) * distance) for pair in range(rotary.recency))
@@ -86,7 +86,6 @@ def require_gap(rotary: Rotary, places: int) -> float:
     if gap < LEAST_GAP:
         where = f"{places} tokens back in a text of {rotary.context}"
         raise BadProgram(f"{where} beats other places by {gap:.3g} nats only; take a shorter context")
-    return gap
 
 
 @cache
@@ -290,7 +289,8 @@ class TokenLayer:
 def scheduled(layout: TokenLayout) -> tuple[list[TokenLayer], int]:
     """The layers and how many heads each has, a power of two: what costs least, in parameters and layers."""
     best = _schedule(layout, heads=layout.width)
-    heads = 1 << (most_heads(best) - 1).bit_length()
+    most = max(len({one.where for one in layer.reads}) for layer in best)
+    heads = 1 << (most - 1).bit_length()
     while heads > 1 and _cost(fewer := _schedule(layout, heads // 2), heads // 2, layout) < _cost(best, heads, layout):
         best, heads = fewer, heads // 2
     return best, heads
@@ -299,11 +299,6 @@ def scheduled(layout: TokenLayout) -> tuple[list[TokenLayer], int]:
 def _cost(layers: Sequence[TokenLayer], heads: int, layout: TokenLayout) -> int:
     """A layer's query and output, and its overhead as so many parameters."""
     return len(layers) * (2 * heads * HEAD_WIDTH * layout.width + LAYER)
-
-
-def most_heads(layers: Sequence[TokenLayer]) -> int:
-    """The most heads that a layer needs: one for every place that is read."""
-    return max(len({one.where for one in layer.reads}) for layer in layers)
 
 
 def _schedule(layout: TokenLayout, heads: int) -> list[TokenLayer]:

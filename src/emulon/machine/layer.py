@@ -77,7 +77,7 @@ class BlockBuilder:
     def no_heads(self) -> Heads:
         layout = self.layout
         shape = (4, layout.heads, layout.head_width, layout.width)
-        query, key, value, output = zeros(shape)
+        query, key, value, output = zeros(*shape)
         return Heads(query, key, value, output, [[] for _ in range(layout.heads)], [None] * layout.heads)
 
     def heads(self, rows: dict[Where, Wires]) -> Heads:

@@ -65,7 +65,7 @@ def test_a_bound_as_large_as_what_it_bounds_says_nothing(bound):
     assert not one.is_informative(one.bound) and one.is_informative(one.bound * (1 + 1e-15)) == (bound == 0.5)
 
 
-def test_a_promise_for_a_domain_says_what_it_assumes_and_an_audit_assumes_nothing() -> None:
+def test_a_certificate_says_what_it_assumes_and_an_audit_assumes_nothing() -> None:
     promise, audit = Certificate({}, torch.float64), Certificate({}, torch.float64, scope="run")
     assert promise.assumes == (EXP_ASSUMED,) and audit.assumes == ()
     assert replace(audit, note="x").assumes == () and Certificate({}, torch.float64, assumes=()).assumes == ()

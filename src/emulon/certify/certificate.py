@@ -123,10 +123,9 @@ class Certificate:
 
     def __str__(self) -> str:
         terms = " + ".join(f"{name} {value:.2e}" for name, value in self.terms.items() if value)
-        how = "proved" if self.proved else "sampled, not proved"
         bands = "".join(f", outside ({band.lo:.6g}, {band.hi:.6g})" for band in self.bands)
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"≤ {self.bound:.2e} {READS[self.scope]} ({how}, {dtype}{bands}: {terms or 'exact'})"
+        return f"≤ {self.bound:.2e} {READS[self.scope]} ({_how(self)}, {dtype}{bands}: {terms or 'exact'})"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
+from torch.nn.modules import module as module_calls
 from torch.nn.utils import parametrize
 
 from emulon.certify.domain import require_finite
@@ -211,7 +212,7 @@ class Builder:
 
 def lower(module: nn.Module, shape: tuple[int, ...]) -> Builder:
     """The layers of a module on inputs of this shape: (features,), (positions, features) or (channels, …)."""
-    if _global_hooks():
+    if module_calls._global_forward_hooks or module_calls._global_forward_pre_hooks:
         raise BadNetwork("forward hooks for all modules are registered; remove them, they may change what modules do")
     builder = Builder(shape)
     lower_part(builder, module, "")
@@ -234,12 +235,6 @@ def lower_part(builder: Builder, module: Any, place: str) -> None:
         name, where = type(module).__name__, f" at {place}" if place else ""
         hint = nearest(name, known) or f"; compiled are {', '.join(known)}"
         raise BadNetwork(f"a {name}{where} is not compiled{hint}")
-
-
-def is_whole(module: nn.Module) -> bool:
-    """Whether a module is lowered without a trace of its forward."""
-    kind = type(module)
-    return hasattr(module, "lower_into") or kind in REGISTRY or kind.__module__.startswith("torch.nn.")
 
 
 def require_own_forward(module: Any, place: str, *kinds: type) -> None:
@@ -295,12 +290,6 @@ CALLS = ("forward", "__call__", "_call_impl", "_wrapped_call_impl", "_compiled_c
 WRITTEN = (("forward", "lower_into"), ("states", "lower_states"))
 
 
-def _global_hooks() -> bool:
-    from torch.nn.modules import module
-
-    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
-
-
 def joined(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
@@ -329,7 +318,7 @@ At = tuple[int, tuple[int, ...]]
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return is_whole(m)
+        return hasattr(m, "lower_into") or type(m) in REGISTRY or type(m).__module__.startswith("torch.nn.")
 
 
 @lowers(nn.Module)

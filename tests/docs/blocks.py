@@ -167,7 +167,7 @@ def _known(words: list[str], where: str) -> None:
     elif program.startswith("python") and rest[0] == "-m":
         if rest[1].partition(".")[0] in ("reproduce", "benchmarks"):
             module = module_of(rest[1])
-            read = module.read if hasattr(module, "read") else module.arguments().read
+            read = module.arguments().read if hasattr(module, "arguments") else module.read
             read(rest[2:])
         else:
             import_module(rest[1])

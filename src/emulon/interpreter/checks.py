@@ -41,7 +41,7 @@ def require_in_domain(
 
 
 def require_data_in_domain(domain: Domain, x: Float[Tensor, "*batch n d"], y: Float[Tensor, "*batch n"]) -> None:
-    """What does not depend on the weights."""
+    """The part of `require_in_domain` that does not depend on the weights."""
     require_shape(x, "x", domain.samples, domain.features)
     require_shape(y, "y", domain.samples)
     require_within(domain.x, x=x)
@@ -51,7 +51,7 @@ def require_data_in_domain(domain: Domain, x: Float[Tensor, "*batch n d"], y: Fl
 def require_weights_in_domain(
     domain: Domain, x: Float64[Tensor, "*batch n d"], y: Float64[Tensor, "*batch n"], path: Float[Tensor, "*batch t d"]
 ) -> None:
-    """What does, on data that are in the domain: several weights, each with all of the data."""
+    """The part that does, for data in the domain; `path` holds several states, each checked with all data."""
     require_within(domain.w, w=path)
     w = path.double()
     if domain.residual < domain.widest:
@@ -118,7 +118,7 @@ class CurvatureWatch:
         require_data_in_domain(plan.inner, self.x, self.y)
 
     def require(self, path: Float[Tensor, "*batch t d"]) -> None:
-        """Refuse states that are not finite, outside the domain, or with others beside them where the loss is steep."""
+        """Refuse states that are not finite, outside the domain, or, all together, where the loss is too steep."""
         require_finite(w=path)
         size = max(1, at_a_time(LOOKED_AT, path.device) // max(path.shape[:-1].numel(), 1))
         parts = list(
@@ -133,7 +133,7 @@ class CurvatureWatch:
             require_weights_in_domain(self.plan.inner, x, y, path)
 
     def _ends(self, w: Tensor, x: Tensor, y: Tensor, doubt: Tensor) -> tuple[Tensor, Tensor]:
-        """Between which numbers the residuals of all of these samples and states are, dataset by dataset."""
+        """Smallest and largest residual over these samples and states, widened by `doubt`, dataset by dataset."""
         s = w @ x.mT - y.unsqueeze(-2)
         return (s - doubt.unsqueeze(-2)).amin(dim=(-2, -1)), (s + doubt.unsqueeze(-2)).amax(dim=(-2, -1))
 

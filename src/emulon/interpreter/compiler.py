@@ -197,7 +197,7 @@ def _softmax(
 
 
 def require_held(function: Function, residual: float, dtype: torch.dtype) -> None:
-    """Refuse a function whose values, or the slopes that its softmax needs, a dtype does not hold."""
+    """Refuse a function if its values, or the slopes of its softmax, overflow the dtype."""
     name, largest = str(dtype).removeprefix("torch."), torch.finfo(dtype).max
     if residual < STEEPEST / largest:
         raise OutOfDomain(

@@ -299,14 +299,14 @@ class CachedPhase:
         ) + read_state / self.state_scale
 
     def _summed(self, answer: Callable[[Block, Tensor], Tensor], query: Tensor) -> Tensor:
-        """Of all blocks, (datasets, features)."""
+        """Sum over all blocks, (datasets, features)."""
         total = query.new_zeros(query.shape)
         for block in self.blocks:
             total = total + answer(block, query)
         return total
 
     def _lazily(self, query: Tensor) -> Tensor:
-        """What all samples answer, with what reading changes in it from a state near this one."""
+        """Answers of all samples, plus the correction for reading, computed at a state near this one."""
         if self.corrected is None or not (query - self.corrected[0]).abs().amax() <= NEAR * query.abs().amax():
             self.corrected = query, self._summed(self._correction, query)
         return self._summed(self._plain, query) + self.corrected[1]
@@ -331,7 +331,7 @@ class CachedPhase:
         return weighted_sum(over.div_(under), block.x)
 
     def _added_to_rows(self, block: Block, query: Tensor) -> Tensor:
-        """What reading the data adds to the products of rows, (datasets, rows, samples)."""
+        """Error of the products of rows that reading the data causes, (datasets, rows, samples)."""
         asked = torch.cat([query, self.asks[:1].expand(len(query), 1)], dim=-1) if self._has_y else query
         return (asked.to(self.narrow).unsqueeze(-2) @ block.keys).view(len(asked), -1, block.x.shape[-2])
 

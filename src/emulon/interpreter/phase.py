@@ -382,7 +382,7 @@ def score_error(phase: Phase, line: IdentityGrid) -> float:
 
 
 def emulated_scores(phase: Phase, line: IdentityGrid) -> float:
-    """What reading keys and queries by layer 1 moves the score of one's own token by.
+    """Bound on the change of a score of the query's own sample when layer 1 reads keys and queries.
 
     Layer 1 gets every entry of K and Q to within line.error(its size). The code rows are the same numbers for all keys
     of a sample, so layer 1 makes the same numbers of them and their error is common to those keys; so are the rows that
@@ -397,13 +397,13 @@ def emulated_scores(phase: Phase, line: IdentityGrid) -> float:
 
 
 def code_error(phase: Phase, line: IdentityGrid) -> float:
-    """How far the codes' part of any score may be off: of no matter inside a sample, but between samples."""
+    """Bound on the error of the codes' part of a score; it matters between samples, not within one."""
     size = phase.magnitudes["key_code"]
     return product_error(line, size, size, phase.codes.width)
 
 
 def product_error(line: IdentityGrid, key: float, query: float, count: int) -> float:
-    """Of `count` products of emulated numbers up to these sizes, added."""
+    """Bound on the error of a sum of `count` products of emulated numbers up to these sizes."""
     off_key, off_query = line.error(key), line.error(query)
     return count * (off_key * (query + off_query) + off_query * key)
 

@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def inner(self) -> Domain:
-        """The domain as the scalar function sees it."""
+        """Domain of the template data, on which the scalar function is evaluated."""
         return self.loss.link.template_domain(self.domain)
 
     @property
@@ -107,7 +107,7 @@ class Plan:
         return 1 - self.step_size * self.descent.l2
 
     def batches(self, data: TemplateData) -> list[TemplateData]:
-        """What step after step sees of the data, round again after the last."""
+        """Data of each step in turn; after the last batch the first follows again."""
         size = self.descent.batch
         if size is None:
             return [data]
@@ -135,7 +135,7 @@ class Plan:
 
     @property
     def ahead(self) -> float:
-        """What rounding adds to where an accelerated step starts, which is outside attention: w + β·(w − w_before)."""
+        """Magnitude of w + β·(w − w_before), which an accelerated step rounds outside attention; 0 for other steps."""
         return 3 * self.domain.w if self.descent.accelerated else 0.0
 
     def moved(self, slope: float) -> float:
@@ -194,7 +194,7 @@ class Plan:
         return self.inner.residual + self.off(bound) <= self.curvature_reach
 
     def off(self, bound: float) -> float:
-        """How far a residual on such a path may be from one in the domain."""
+        """Largest distance of a residual on such a path from one in the domain."""
         return self.domain.features * self.domain.x * bound * (1 + SLACK)
 
     def curvature(self, bound: float) -> float:

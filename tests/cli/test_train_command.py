@@ -24,10 +24,6 @@ def test_every_field_is_a_flag():
     assert options("standard", "--out=here").out == Path("here")
 
 
-def test_nothing_but_a_model_is_the_plain_configuration():
-    assert options("looped").config == TrainConfig.of(model="looped")
-
-
 def test_a_preset_gives_the_defaults_and_flags_change_them():
     chosen = options("standard", "--preset", "small", "--seed", "3", "--out=here")
     assert (chosen.config, chosen.out) == (PRESETS["small"].changed(seed=3), Path("here"))

@@ -12,7 +12,6 @@ from emulon.algorithms import NearestNeighbours, OnlineSGD, Ridge, Zero
 from emulon.core.arrays import ArrayFormat, as_tensor, bits, own_copy
 from emulon.core.errors import BadShape, EmulonError
 from emulon.core.predictor import as_predictor
-from emulon.estimators import EmulatedRegressor
 from emulon.looped import LoopedGradientDescent
 from emulon.machine.programs import sgd
 from emulon.networks import compile_network
@@ -76,11 +75,6 @@ def test_answers_are_named_as_the_frame_was(diabetes, expected):
     run = Interpreter.fitting(expected).run(expected, x, diabetes[1])
     assert list(run.weights.index) == names
     assert list(run.predict(x[5:8]).index) == [105, 106, 107]
-
-
-def test_an_estimator_fits_any_of_them_to_the_same_coefficients(diabetes):
-    found = [EmulatedRegressor(steps=5).fit(*map(make, diabetes)).coef_ for make, _ in KINDS.values()]
-    assert all(np.array_equal(each, found[0]) for each in found)
 
 
 def test_dtypes_are_kept_and_lists_are_float64():

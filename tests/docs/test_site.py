@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "making"))
@@ -50,11 +49,8 @@ def test_the_page_of_performance_has_every_part_and_says_what_was_not_measured()
     assert "Not measured" in timings.part("nothing") and "<svg" in timings.part("rows")
 
 
-def test_the_script_that_searches_answers_from_the_file_system(tmp_path):
+def test_the_script_that_searches_answers_from_the_file_system(tmp_path, chromium):
     """Browsers start no worker there: the page has a frame that behaves as one."""
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no chromium here; apt-get install chromium")
     shutil.copy(ROOT / "docs" / "assets" / "iframe-worker.js", tmp_path)
     (tmp_path / "double.js").write_text('addEventListener("message", (event) => postMessage(2 * event.data))')
     (tmp_path / "page.html").write_text('<script src="iframe-worker.js"></script><body></body>')
@@ -63,10 +59,9 @@ def test_the_script_that_searches_answers_from_the_file_system(tmp_path):
         worker.addEventListener("message", (event) => done(event.data));
         worker.postMessage(21);
     })"""
-    with sync_playwright() as play:
-        page = play.chromium.launch(executable_path=executable, args=["--no-sandbox"]).new_page()
-        page.goto((tmp_path / "page.html").as_uri())
-        assert page.evaluate(asked) == 42
+    page = chromium.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.evaluate(asked) == 42
     assert "polyfills: [assets/iframe-worker.js]" in (ROOT / "mkdocs.yml").read_text()
 
 

@@ -1,13 +1,12 @@
 """The playground as it is served, in a real browser; what it must say is computed in Python from the same files."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from emulon.interpreter import Interpreter, Program
 from emulon.playground import address, serving
@@ -40,17 +39,6 @@ def served() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    executable = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if executable is None:
-        pytest.skip("no chromium here; apt-get install chromium")
-    with sync_playwright() as play:
-        running = play.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        yield running
-        running.close()
-
-
 def opened(browser: Browser, served: str, width: int, height: int) -> Watched:
     watched = Watched(browser.new_page(viewport={"width": width, "height": height}))
     page, said = watched.page, watched.said
@@ -62,15 +50,15 @@ def opened(browser: Browser, served: str, width: int, height: int) -> Watched:
 
 
 @pytest.fixture(scope="module")
-def desk(browser: Browser, served: str) -> Iterator[Watched]:
+def desk(chromium: Browser, served: str) -> Iterator[Watched]:
     """One page for all that is asked at a desk: nothing may have been said at the end."""
-    watched = opened(browser, served, 1280, 900)
+    watched = opened(chromium, served, 1280, 900)
     yield watched
     assert watched.said == []
 
 
 @pytest.fixture(scope="module")
-def phone(browser: Browser, served: str) -> Iterator[Watched]:
-    watched = opened(browser, served, 390, 800)
+def phone(chromium: Browser, served: str) -> Iterator[Watched]:
+    watched = opened(chromium, served, 390, 800)
     yield watched
     assert watched.said == []

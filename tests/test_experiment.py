@@ -34,10 +34,10 @@ def experiments(diabetes: Data) -> list[Experiment]:
     """The whole library, and those that converge until they have converged."""
     every = []
     for data in (diabetes, load("breast_cancer")):
-        data = dataclasses.replace(data, x_train=data.x_train[:160], y_train=data.y_train[:160])
+        data = dataclasses.replace(data, x_train=data.x_train[:80], y_train=data.y_train[:80])
         fitting = {name: named for name, named in runnable().items() if kind_of(named) == data.kind}
-        every += run_experiments([fitting[name] for name in fitting if name in CONVERGE], [data], steps=500)
-        every += run_experiments([fitting[name] for name in fitting if name not in CONVERGE], [data], steps=60)
+        every += run_experiments([fitting[name] for name in fitting if name in CONVERGE], [data], steps=400)
+        every += run_experiments([fitting[name] for name in fitting if name not in CONVERGE], [data], steps=30)
     return every
 
 

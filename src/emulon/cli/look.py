@@ -79,10 +79,11 @@ def _show_program(path: Path) -> dict[str, object]:
 def _show_network(path: Path) -> dict[str, object]:
     """Its layers as phases: what each reads, what its prompt holds, where its numbers are and what it adds."""
     program = load_network(path)
-    columns, rows = ("layer", "reads", "phase", "prompt", "range", "adds"), network_rows(program)
+    rows, columns = network_rows(program), ("layer", "reads", "phase", "prompt", "range", "adds")
     say(*(f"{name}  {what}" for name, what in network_facts(program)))
-    say(table(columns, rows, title="phases, in order", words=columns[:5]))
-    return dict(network_facts(program)) | {"phases": [dict(zip(columns, row, strict=True)) for row in rows]}
+    lines = [tuple(row.values()) for row in rows]
+    say(table(columns, lines, title="phases, in order", words=columns[:5]))
+    return dict(network_facts(program)) | {"phases": rows}
 
 
 PLAYGROUND_EXAMPLES = """examples:

@@ -118,11 +118,6 @@ def _drawn(values: Iterable[Interval]) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return value, low, high
 
 
-def kind_of(reference: str) -> str:
-    """Which line of the figure a reference belongs to; its own name where there is none."""
-    return next((kind for kind in KINDS if reference.startswith(kind)), reference)
-
-
 def phases_figure(phases: Sequence[Mapping[str, Any]]) -> str:
     """A line for each kind of reference with its interval, from the numbers of `AlgorithmPhase.as_numbers`."""
     places, series = [phase["place"] for phase in phases], []
@@ -136,10 +131,9 @@ def phases_figure(phases: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _nearest(phase: Mapping[str, Any], kind: str) -> Mapping[str, float]:
-    return min(
-        (match["unexplained"] for match in phase["ranking"] if kind_of(match["name"]) == kind),
-        key=lambda interval: interval["value"],
-    )
+    """The interval of the nearest reference of a kind, whose names begin with it."""
+    left = [match["unexplained"] for match in phase["ranking"] if match["name"].startswith(kind)]
+    return min(left, key=lambda interval: interval["value"])
 
 
 def write_run(
@@ -197,13 +191,12 @@ def _record(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any] | N
 
 def course_figure(measured: Sequence[dict[str, Any]]) -> Figure:
     """The loss while training and the error on held-out prompts, over the steps."""
+    marks: dict[str, tuple[str, Mark]] = {"loss": ("training loss", "line"), "error": ("held-out error", "dots")}
     series = []
-    kinds: tuple[tuple[str, str, Mark], ...] = (("training loss", "loss", "line"), ("held-out error", "error", "dots"))
-    for label, name, mark in kinds:
-        places = [(line["step"], line[name]) for line in measured if name in line]
-        if places:
-            steps, values = zip(*places, strict=True)
-            series.append(Series(label, steps, values, mark))
+    for name, (label, mark) in marks.items():
+        lines = [line for line in measured if name in line]
+        if lines:
+            series.append(Series(label, [line["step"] for line in lines], [line[name] for line in lines], mark))
     return Figure([Panel("training steps", "squared error", series, log_y=True)])
 
 
@@ -264,19 +257,11 @@ def write_network(run: NetworkRun, folder: Path, audited: bool = True) -> Path:
 
 
 def _network_row(run: NetworkRun, number: int, each: PhaseStatistics) -> dict[str, Any]:
-    phase = each.phase
-    lo, hi = phase.ranges.output.ends
-    term = run.certificate.terms[phase.layer.name]
-    return {
+    term = run.certificate.terms[each.phase.layer.name]
+    return phase_facts(each.phase, run.interpreter.identity) | {
         "number": number,
-        "layer": phase.layer.name,
-        "reads": ", ".join(map(str, phase.layer.reads)) or "–",
-        "kind": phase.kind,
-        "prompt": phase.description(),
         "tokens": f"{each.tokens:,}",
         "a prompt": f"{each.keys:,}",
-        "range": f"({lo:.3g}, {hi:.3g})",
-        "bound": f"{phase.own_error(run.interpreter.identity):.1e}",
         "term": f"{term:.1e}" if math.isfinite(term) else "–",
         "off": f"{each.distance:.1e}" if math.isfinite(each.distance) else "–",
         "milliseconds": f"{1e3 * each.seconds:.2f}",
@@ -310,12 +295,20 @@ def network_facts(program: NetworkProgram) -> list[tuple[str, str]]:
     ]
 
 
-def network_rows(program: NetworkProgram) -> list[tuple[str, str, str, str, str, str]]:
-    """Phase by phase: layer, registers, kind, prompt, range of what is written, and its own error at most."""
-    line, rows = identity_grid(program.capacity.reach), []
-    for phase in program.phases:
-        lo, hi = phase.ranges.output.ends
-        reads = ", ".join(map(str, phase.layer.reads)) or "–"
-        own = f"{phase.own_error(line):.1e}"
-        rows.append((phase.layer.name, reads, phase.kind, phase.description(), f"({lo:.4g}, {hi:.4g})", own))
-    return rows
+def phase_facts(phase: Any, line: Any) -> dict[str, str]:
+    """Layer, registers, kind, prompt, range of what is written, and the error that this phase adds at most."""
+    lo, hi = phase.ranges.output.ends
+    return {
+        "layer": phase.layer.name,
+        "reads": ", ".join(map(str, phase.layer.reads)) or "–",
+        "phase": phase.kind,
+        "prompt": phase.description(),
+        "range": f"({lo:.4g}, {hi:.4g})",
+        "adds": f"{phase.own_error(line):.1e}",
+    }
+
+
+def network_rows(program: NetworkProgram) -> list[dict[str, str]]:
+    """`phase_facts` of every phase."""
+    line = identity_grid(program.capacity.reach)
+    return [phase_facts(phase, line) for phase in program.phases]

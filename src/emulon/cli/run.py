@@ -215,7 +215,10 @@ def run_main(options: RunOptions) -> int:
         written = [_write(experiment, folder) for experiment, folder in zip(experiments, folders, strict=True)]
         models = _save(experiments, options.out, {name_of(named): word for word, named in asked.items()})
     for experiment in experiments:
-        _say(experiment)
+        say(results_table(experiment))
+        if len(experiment.results) == 1:
+            say(weights_table(weights_of(experiment.results[0].run, experiment.data)))
+        say(*(f"left out {line}" for line in experiment.left_out))
         for result in experiment.results:
             options.note_tolerance(result.run.program)
     before, after = experiments[0].sha256
@@ -248,13 +251,6 @@ def _save(experiments: Sequence[Experiment], folder: Path, words: Mapping[str, s
     for fitted, path in zip(models.values(), paths, strict=True):
         save_models(fitted, path)
     return paths
-
-
-def _say(experiment: Experiment) -> None:
-    say(results_table(experiment))
-    if len(experiment.results) == 1:
-        say(weights_table(weights_of(experiment.results[0].run, experiment.data)))
-    say(*(f"left out {line}" for line in experiment.left_out))
 
 
 def _record(experiment: Experiment) -> dict[str, Any]:
@@ -295,7 +291,7 @@ def results_table(experiment: Experiment) -> Table:
     columns = ["algorithm", "error", "run ≤", "domain ≤", "to\nsolver", "score", "solver", "in\nband", "s"]
     lines = [
         *map(_cells, experiment.results),
-        *((_short(line.partition(":")[0]), *["–"] * 8) for line in experiment.left_out),
+        *((line.partition(":")[0].removesuffix("_regression"), *["–"] * 8) for line in experiment.left_out),
         ("baseline", *["–"] * 4, f"{data.baseline_score:.4f}", *["–"] * 3),
     ]
     if not banded:
@@ -322,17 +318,13 @@ def weights_table(weights: list[Weight]) -> Table:
     return table(columns, rows, title=f"weights of {weights[0][0]}", words=("feature",))
 
 
-def _short(name: str) -> str:
-    return name.removesuffix("_regression")
-
-
 def _cells(result: Result) -> tuple[str, ...]:
+    name, bounds = result.name.removesuffix("_regression"), result.run.bounds
     distance = "–" if result.their_distance is None else f"{result.their_distance:.1e}"
     their_score = "–" if result.their_score is None else f"{result.their_score:.4f}"
     band = "–" if not result.run.certificate.bands else "yes" if result.run.entered_band else "no"
-    bounds = result.run.bounds
     errors = (f"{result.error:.1e}", bounds.shown("run"), bounds.shown("domain"), distance)
-    return (_short(result.name), *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")
+    return (name, *errors, f"{result.score:.4f}", their_score, band, f"{result.seconds:.1f}")
 
 
 PREDICT_EXAMPLES = """examples:
@@ -368,28 +360,20 @@ def predict_main(options: PredictOptions) -> int:
         shown |= {f"{model.target}={name}": share for name, share in zip(model.classes, shares, strict=True)}
     for text in dict.fromkeys(text for model in models for text in model.notes(columns)):
         note(text)
-    text, count = _as_csv(shown), len(answers[models[0].target])
+    numbers = {name: column.tolist() for name, column in shown.items()}
+    text = csv_text([("row", *numbers), *zip(itertools.count(1), *numbers.values(), strict=False)])
     if options.out is not None:
         write_atomically(options.out, text)
+        count = len(answers[models[0].target])
         say(f"{count} predictions of {', '.join(answers)} by {models[0].algorithm} in {options.out}")
     elif options.json != "-":
         print(text, end="")
-    scores = {model.target: _score(model, columns, answers[model.target], len(models) > 1) for model in models}
-    return options.finish({"predictions": {name: column.tolist() for name, column in shown.items()}, "scores": scores})
-
-
-def _as_csv(shown: dict[str, np.ndarray]) -> str:
-    columns = (column.tolist() for column in shown.values())
-    return csv_text([("row", *shown), *zip(itertools.count(1), *columns, strict=False)])
-
-
-def _score(model: FittedModel, columns: dict[str, list[str]], answers: np.ndarray, several: bool) -> str | None:
-    """Print the score on standard error where the table has the target."""
-    if model.target not in columns:
-        return None
-    score = model.scored(columns[model.target], answers)
-    say(f"{model.target}: {score}" if several else score, err=True)
-    return score
+    scores: dict[str, str | None] = dict.fromkeys(answers)
+    for model in models:
+        if model.target in columns:
+            score = scores[model.target] = model.scored(columns[model.target], answers[model.target])
+            say(f"{model.target}: {score}" if len(models) > 1 else score, err=True)
+    return options.finish({"predictions": numbers, "scores": scores})
 
 
 COMMANDS = {

@@ -18,8 +18,8 @@ from torch import Tensor
 from emulon.core.arrays import accepts_arraylike
 from emulon.core.errors import BadShape, EmulonError, OutOfDomain
 
-# Other people's wrappers of models, by the package of their class: what opens them, imported when there is one.
-OPENERS = {"transformer_lens": "emulon.planted.lens", "nnsight": "emulon.planted.lens"}
+# Other people's wrappers of models, by the package of their class; `emulon.planted.lens` opens them.
+WRAPPERS = ("transformer_lens", "nnsight")
 
 
 class NotAPredictor(EmulonError):
@@ -49,7 +49,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     a function of (xs, ys, x_query), which may take a batch of datasets or one dataset.
     """
     if is_wrapper(thing):
-        opened: Predictor = import_module(OPENERS[_package(thing)]).opened(thing)
+        opened: Predictor = import_module("emulon.planted.lens").opened(thing)
         return opened
     parameters = [] if isinstance(thing, type) else _parameters(getattr(thing, "predict", None))
     if hasattr(thing, "program") and parameters[:2] == ["xs", "ys"]:
@@ -75,7 +75,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
 
 def is_wrapper(thing: object) -> bool:
     """Whether this is another tool's wrapper of a model."""
-    return _package(thing) in OPENERS
+    return _package(thing) in WRAPPERS
 
 
 def _package(thing: object) -> str:

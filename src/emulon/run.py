@@ -1,4 +1,4 @@
-"""The experiment: one frozen interpreter runs algorithms on real data, beside their exact selves and other solvers."""
+"""Runs of algorithms on a table by one frozen interpreter, compared with the exact algorithms and other solvers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def kind_of(named: type[NamedAlgorithm]) -> Kind:
 
 
 def common_kind(algorithms: Sequence[type[NamedAlgorithm]]) -> Kind | None:
-    """What all of these learn, numbers or classes; None where there are none."""
+    """The target kind that these algorithms share; None for an empty list."""
     names: dict[Kind, list[str]] = {}
     for named in algorithms:
         names.setdefault(kind_of(named), []).append(name_of(named))
@@ -154,7 +154,7 @@ def interpreter_for(programs: Sequence[Program], mode: Mode = "fast") -> Interpr
 
 
 def answers(run: Run, data: Data, x: Tensor) -> np.ndarray:
-    """What the run's weights say about these rows, in the target's units."""
+    """Predictions of the run's weights for these rows, in the target's units."""
     loss = run.program.loss
     rows = data.design(loss, x)
     queries = rows.expand(*run.weights.shape[:-1], *rows.shape)  # the same for every class

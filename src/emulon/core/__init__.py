@@ -1,4 +1,4 @@
-"""What everything stands on: errors, files, arrays, names, the predictor protocol, and progress of slow work."""
+"""Shared foundations: errors, files, arrays, registries, the predictor protocol and progress callbacks."""
 
 from emulon.core.names import Progress, silent
 

@@ -1,4 +1,4 @@
-"""Arrays, DataFrames and lists as tensors and back; free memory, and the refusal of work that does not fit in it."""
+"""Conversion of arrays, DataFrames and lists to tensors and back; checks of free memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ArrayFormat:
 
     @classmethod
     def of(cls, value: object) -> ArrayFormat:
-        """Other libraries' arrays, as long as NumPy reads them, are answered with NumPy's; numbers with tensors."""
+        """The format of a value: arrays of other libraries that NumPy reads count as NumPy's, plain numbers as tensors."""
         if isinstance(value, Tensor):
             return cls(device=value.device)
         if isinstance(value, int | float):
@@ -46,7 +46,7 @@ class ArrayFormat:
         return cls("numpy")
 
     def back(self, answer: Tensor, side: Side = "none") -> Any:
-        """The answer as what was given; `side` says what a vector has a number for each of: rows, or columns."""
+        """Convert an answer to this format; `side` says whether a vector has one number per row or per column."""
         if self.kind == "tensor":
             return answer if self.device is None else answer.to(self.device)
         numbers = answer.detach().cpu().numpy().copy()
@@ -61,14 +61,14 @@ class ArrayFormat:
 
 
 def bits(tensor: Tensor) -> bytes:
-    """Every bit, in order, whatever the strides: to hash."""
+    """The tensor's bytes in order, whatever its strides; used for hashes."""
     # A tensor of one number counts as contiguous with any stride, and a view of its bytes does not.
     plain = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
     return plain.flatten().view(torch.uint8).numpy().tobytes()
 
 
 def as_tensor(value: Any, name: str = "the data") -> Tensor:
-    """A tensor of the same numbers; NumPy's memory is shared where it may be. Lists are read in float64."""
+    """Convert to a tensor, sharing NumPy's memory where possible. Lists become float64."""
     if isinstance(value, Tensor):
         return value
     if hasattr(value, "toarray"):
@@ -108,7 +108,7 @@ def own_copy(x: Tensor, device: torch.device | None = None, dtype: torch.dtype |
 def accepts_arraylike(
     *names: str, like: str, side: Side = "none"
 ) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
-    """A function of tensors that also takes what `as_tensor` reads, in these parameters.
+    """Decorator: lets a function of tensors take anything that `as_tensor` reads, in these parameters.
 
     A tensor that it returns comes back as what `like` was given as; anything else as it is. The annotations say what
     the function itself sees.
@@ -170,13 +170,13 @@ ON_GPU = 1 << 8
 
 
 def at_a_time(numbers: int, device: torch.device) -> int:
-    """How many numbers to do together, where so many stay in a processor's cache."""
+    """Block size for a device, given the number of elements that fit a processor's cache."""
     return numbers * (ON_GPU if device.type == "cuda" else 1)
 
 
 @contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
-    """For work on blocks that stay in one core's cache: it gains nothing from a second thread.
+    """Use one CPU thread inside: work on blocks that fit one core's cache gains nothing from a second.
 
     Where another process holds a core, two threads that wait for each other after every operation take a hundred times
     as long as one.
@@ -204,7 +204,7 @@ def _shown(size: int) -> str:
 
 
 def _of_gpu(device: torch.device) -> int:
-    """Of the GPU, and of what torch holds there and does not use."""
+    """Free memory of the GPU, including what torch has reserved and does not use."""
     unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return int(torch.cuda.mem_get_info(device)[0]) + unused
 

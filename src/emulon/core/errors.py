@@ -117,7 +117,7 @@ class CannotWrite(EmulonError):
 
 
 def too_tight(what: str, tolerance: float, smallest: float) -> str:
-    """The one sentence for a tolerance that cannot be kept, whether it is refused or only warned about."""
+    """The message for a tolerance that cannot be kept, in refusals and warnings alike."""
     if math.isinf(smallest):
         return f"{what} can promise nothing, not {tolerance:.1e}; is it finite and smooth there?"
     # Rounded up, so that the figure read off the message is accepted.
@@ -125,7 +125,7 @@ def too_tight(what: str, tolerance: float, smallest: float) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The continuation of a refusal, `; did you mean ridge?`; empty where nothing is near."""
+    """The suffix of a refusal, `; did you mean ridge?`, or an empty string if no name is close."""
     close = get_close_matches(word, list(known), n=4, cutoff=0.5)
     # Of those equally near the one that begins as the word does: --otu is --out, not --tau.
     best = max(close, key=lambda name: _likeness(word, name), default="")
@@ -138,7 +138,7 @@ def _likeness(word: str, name: str) -> tuple[float, int]:
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> str:
-    """The one sentence for a name that does not exist: the nearest that does, or all of them."""
+    """The message for an unknown name, with the closest known name or all of them."""
     names = sorted(known)
     hint = nearest(word, names) or f"; choose from {', '.join(names)}"
     return f"there is no {kind} {word!r}{hint}"

@@ -37,7 +37,7 @@ MOST_JSON = 1 << 28
 
 
 def write_atomically(path: Path | str, content: bytes | str) -> None:
-    """The file is either as it was or complete, whenever the process or the machine dies."""
+    """Write a file atomically: after a crash it is either unchanged or complete."""
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -89,7 +89,7 @@ def read_json(path: Path | str) -> Any:
 
 
 def checked(kind: Any, value: Any, where: str, arrays: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """`value`, as `json.loads` gives it, as an object of the annotated type `kind`; `where` is its name in messages.
+    """Convert `value`, as `json.loads` gives it, to the annotated type `kind`; `where` is its name in messages.
 
     `kind` is a dataclass (all of its fields must be there, and no other), `tuple[X, ...]`, `tuple[X, Y]`,
     `dict[str, X]`, `Literal`, `X | None`, float (not NaN), int (64 bits), str, bool, Any, or a jaxtyping annotation: in
@@ -149,7 +149,7 @@ def _of_type(kind: type, value: Any, where: str) -> Any:
 
 
 def make_folder(path: Path | str) -> Path:
-    """The folder, made with its parents; refused before the work that would fill it, not after."""
+    """Create a folder with its parents and check that it can be written to."""
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -253,7 +253,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def disk_cached(kind: str, request: object, make: Callable[[], Any]) -> Any:
-    """What `make()` gives as JSON, or gave before for the same request (all that it depends on) and the same code.
+    """Return `make()` as JSON, from the disk cache if the same request was made with the same code before.
 
     Example:
         >>> disk_cached("square", [3.0], lambda: [9.0])
@@ -292,7 +292,7 @@ def _checksum(key: str, text: str) -> str:
 
 
 def _read(path: Path, key: str) -> Any:
-    """None where there is nothing, or nothing whole."""
+    """The entry of this key, or None if the file is missing or damaged."""
     try:
         digest, _, text = path.read_text(encoding="utf-8").partition("\n")
     except (OSError, ValueError):
@@ -301,7 +301,7 @@ def _read(path: Path, key: str) -> Any:
 
 
 def _keep(path: Path, key: str, entry: Any) -> None:
-    """A cache that cannot be written to is no reason to fail."""
+    """Write an entry and delete the oldest ones; a cache that cannot be written to is ignored."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(entry)

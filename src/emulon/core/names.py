@@ -1,4 +1,4 @@
-"""Registries, the names of 0.2, which warn, and what is called about the progress of slow work."""
+"""Registries, deprecated names of 0.2, and the type of progress callbacks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ RENAMED = {
 
 
 def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
-    """For a module's `__getattr__`: what the name of 0.2 is now, with a warning; an AttributeError for others."""
+    """For a module's `__getattr__`: resolve a name of 0.2 with a warning; AttributeError for any other."""
     if name not in names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     new = names[name]

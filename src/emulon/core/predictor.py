@@ -1,4 +1,4 @@
-"""The one call of everything that predicts in context, `predict(xs, ys, x_query)`, and adapters to it."""
+"""The protocol of predictors, `predict(xs, ys, x_query)`, and adapters to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Predictor(Protocol):
 
 
 def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
-    """Anything that predicts, behind the one call.
+    """Adapt an object to the predictor protocol.
 
     An algorithm, a learner, a compiled machine, a looped transformer (with `loops`), a construction that returns
     weights, an estimator with scikit-learn's fit and predict, a planted model opened in TransformerLens or nnsight, or
@@ -99,7 +99,7 @@ class FunctionPredictor:
         return self._one_by_one(xs, ys, x_query) if self.each else self._call(xs, ys, x_query)
 
     def _tried(self, xs: Tensor, ys: Tensor, x_query: Tensor) -> Tensor:
-        """The first batch tells which it is."""
+        """Find out with the first batch whether the function takes batches or single datasets."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a function of one dataset may warn before it fails
@@ -301,7 +301,7 @@ def predict_queries(
 
 
 def required_parameters(function: Any) -> list[str]:
-    """The names that a call must give; `unknown` where they cannot be known."""
+    """The names of required parameters; `unknown` if there is no signature."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -81,7 +81,7 @@ def read_columns(path: Path) -> dict[str, list[str]]:
         path: A CSV file of commas, semicolons or tabs, a Parquet or a Feather file.
 
     Returns:
-        The cells by the column's name, without spaces around them.
+        Cells by column name, stripped of surrounding spaces.
 
     Raises:
         BadData: The file is missing, is no table, or has no rows; the message names the line.

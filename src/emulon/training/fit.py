@@ -320,7 +320,7 @@ class _Run:
         self.seconds += time.perf_counter() - self._since
 
     def _evaluate(self, done: int) -> bool:
-        """Evaluate, with the clock of training paused; returns whether the run stops here."""
+        """Evaluate, without counting the time as training; returns whether the run stops early."""
         self.step.synchronise()
         self._pause()
         curve = self.evaluation.curve(self.step.learner)

@@ -34,7 +34,7 @@ class ArrayFormat:
 
     @classmethod
     def of(cls, value: object) -> ArrayFormat:
-        """The format of a value: arrays of other libraries that NumPy reads count as NumPy's, plain numbers as tensors."""
+        """The format of a value; arrays of other libraries count as NumPy arrays, plain numbers as tensors."""
         if isinstance(value, Tensor):
             return cls(device=value.device)
         if isinstance(value, int | float):

@@ -99,12 +99,3 @@ def test_out_of_memory_says_what_to_make_smaller(tmp_path, monkeypatch):
     monkeypatch.setattr(Learner, "loss", at_call(10, Learner.loss, burst))
     with pytest.raises(RuntimeError, match="a bug"):
         train(TINY, tmp_path / "other")
-
-
-def test_a_configuration_that_cannot_be_read_leaves_the_run_alone(tmp_path, capsys):
-    train(TINY.changed(steps=7), tmp_path / "run")
-    config = tmp_path / "run" / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"lrr": 1}))
-    assert cli.main(["train", "--resume", str(tmp_path / "run")]) == 2
-    assert "did you mean lr" in capsys.readouterr().err
-    assert len(checkpoints(tmp_path / "run" / "checkpoints")) == 1

@@ -46,7 +46,11 @@ def write_atomically(path: Path | str, content: bytes | str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
@@ -204,14 +208,6 @@ def provenance(device: Any = None) -> dict[str, str]:
     }
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _commit() -> str:
     """COMMIT from the environment where the checkout has no .git (a copy on another machine).
 
@@ -259,9 +255,10 @@ def disk_cached(kind: str, request: object, make: Callable[[], Any]) -> Any:
         >>> disk_cached("square", [3.0], lambda: [9.0])
         [9.0]
     """
-    folder = _folder()
-    if folder is None:
+    chosen = os.environ.get("EMULON_CACHE")
+    if chosen == "off":
         return make()
+    folder = Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulon")
     key = hashlib.sha256(json.dumps([kind, request, code()], sort_keys=True).encode()).hexdigest()
     path = folder / f"{kind}-{key[:32]}.json"
     entry = _read(path, key)
@@ -269,13 +266,6 @@ def disk_cached(kind: str, request: object, make: Callable[[], Any]) -> Any:
         entry = make()
         _keep(path, key, entry)
     return entry
-
-
-def _folder() -> Path | None:
-    chosen = os.environ.get("EMULON_CACHE")
-    if chosen == "off":
-        return None
-    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "emulon")
 
 
 @cache

@@ -66,7 +66,7 @@ def as_predictor(thing: object, *, loops: int | None = None) -> Predictor:
     if hasattr(thing, "step") and callable(getattr(thing, "run", None)):
         domain = getattr(thing.step, "domain", None)
         return SizedPredictor(partial(_by_weights, thing), None if domain is None else (domain.samples,), True)
-    if callable(thing) and not isinstance(thing, type) and _takes_three(thing):
+    if callable(thing) and not isinstance(thing, type) and takes(thing, 3, unknown=True):
         return FunctionPredictor(thing)
     raise NotAPredictor(
         f"{type(thing).__name__} does not predict: give it predict(xs, ys, x_query), or give a function of these"
@@ -300,15 +300,13 @@ def predict_queries(
     return _answers(predictor, *repeated, queries.flatten(0, 1)).double().reshape(batch, each)
 
 
-def required_parameters(function: Any) -> list[str]:
-    """The names of required parameters; `unknown` if there is no signature."""
+def takes(function: Any, arguments: int, unknown: bool = False) -> bool:
+    """Whether so many arguments fit a callable's signature; `unknown` if it has none, as some builtins."""
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return ["unknown"]
-    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    empty = inspect.Parameter.empty
-    return [name for name, one in signature.parameters.items() if one.default is empty and one.kind not in kinds]
+        inspect.signature(function).bind(*[None] * arguments)
+    except (TypeError, ValueError) as error:
+        return unknown and isinstance(error, ValueError)
+    return True
 
 
 def _parameters(function: object) -> list[str]:
@@ -317,16 +315,6 @@ def _parameters(function: object) -> list[str]:
         return list(inspect.signature(function).parameters)  # type: ignore[arg-type]  # what is no callable raises
     except (TypeError, ValueError):
         return []
-
-
-def _takes_three(function: Any) -> bool:
-    try:
-        inspect.signature(function).bind(None, None, None)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin: only calling it tells
-        pass
-    return True
 
 
 def _numbers(answer: Any, like: Real[Tensor, "*shape"]) -> Tensor:

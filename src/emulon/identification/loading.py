@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from emulon.core.errors import EmulonError
-from emulon.core.predictor import NotAPredictor, Predictor, is_wrapper, required_parameters
+from emulon.core.predictor import NotAPredictor, Predictor, is_wrapper, takes
 from emulon.identification.adapters import TextPredictor, adapt, is_checkpoint, load_checkpoint
 from emulon.interpreter import Program, load_program
 from emulon.planted.files import is_planted
@@ -136,7 +136,7 @@ def load_object(target: str | Path) -> Any:
     except Exception as error:  # whatever a module does when it is imported
         raise NotAPredictor(f"{target} cannot be loaded: {type(error).__name__}: {error}") from error
     makes = inspect.isfunction(thing) or inspect.isclass(thing)
-    made = thing() if makes and not required_parameters(thing) else thing
+    made = thing() if makes and takes(thing, 0) else thing
     return adapt(made) if is_wrapper(made) else made
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import speedrun
-from emulon.report.benchmark import cell_of, coverage_told, table_rows
+from emulon.report.benchmark import cell_of, coverage_lines, table_rows
 from reproduce.claim import Claim, all_claims
 from reproduce.index import setup_rows, source_of, table
 from reproduce.record import Record, path_of
@@ -131,7 +131,7 @@ def benchmark(up: str) -> str:
         told += f"All methods together take {seconds:.1f} processor seconds for one model in one variant:"
         each = ", ".join(f"{name} {value:.3f}" for name, value in record["seconds_per_model"].items())
         made = table(("method", "measure", *variants), table_rows(cells, variants, record["missing"]))
-        covered = (f"{line}." for line in coverage_told(record))
+        covered = (f"{line}." for line in coverage_lines(record))
         parts += [f"### {record['architecture']}", "", f"{told} {each}.", "", made, "", *covered, ""]
     entries = [json.loads(path.read_text()) for path in sorted((RESULTS / "benchmark" / "sealed").glob("*.entry.json"))]
     return "\n".join([*parts, *faithfulness(), *leaderboard(entries)])

@@ -53,10 +53,12 @@ def classify(options: Namespace) -> None:
 COMMANDS = {work.__name__: work for work in (corpus, translate, classify)}
 
 
-def main(words: Sequence[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        print("\n".join(f"{name:<10} {work.__doc__}" for name, work in COMMANDS.items()), "", EXAMPLES, sep="\n")
-        return 0
+def read(words: Sequence[str]) -> Namespace:
+    """The options of the command that the first word names.
+
+    Raises:
+        EmulonError: There is no such command, or the other words cannot be read.
+    """
     name, *rest = words
     if name not in COMMANDS:
         raise EmulonError(unknown("command", name, COMMANDS))
@@ -73,7 +75,15 @@ def main(words: Sequence[str]) -> int:
         parser.add_argument("texts", nargs=count, metavar="TEXT", help="in the language that the run reads")
     if name == "translate":
         parser.add_argument("--beams", type=whole(1), default=1, help="hypotheses kept at a time (default: 1)")
-    COMMANDS[name](parser.read(rest))
+    return parser.read(rest)
+
+
+def main(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print("\n".join(f"{name:<10} {work.__doc__}" for name, work in COMMANDS.items()), "", EXAMPLES, sep="\n")
+        return 0
+    options = read(words)
+    COMMANDS[words[0]](options)
     return 0
 
 

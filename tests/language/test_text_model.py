@@ -76,7 +76,7 @@ def eager(folder):
 
 def test_random_configurations_in_eager_attention(eager):
     draw, names, texts = np.random.default_rng(0), sorted(known_methods()), []
-    for _ in range(8):
+    for _ in range(4):
         n, d = int(draw.integers(1, 5)), int(draw.integers(1, 9))
         x = draw.normal(size=(n, d)).clip(-2, 2)
         y = x @ draw.uniform(-0.5, 0.5, size=d) + 0.1 * draw.normal(size=n)

@@ -273,6 +273,11 @@ RULES = {
         (order(0.15, 0.15), FAILS),
         (order(0.15, 0.205), FAILS),  # the seeds are not apart
     ],
+    "ours-planted-lenses": [
+        ({}, HOLDS),
+        ({"rows/0/bridge": 2e-4}, FAILS),
+        ({"rows/0/nnsight": 2e-4}, FAILS),
+    ],
     "ours-planted-llamas": [
         ({}, HOLDS),
         ({"rows/0/intervention": 2e-4}, FAILS),

@@ -100,9 +100,12 @@ def test_stopped_by_hand_a_grid_stops_its_processes_which_write_checkpoints(tmp_
     assert [steps_of(run) for run in runs] == logged, "each stops after a step, with a checkpoint"
 
 
-def test_two_jobs_never_train_one_run_at_the_same_time(tmp_path):
+def test_two_jobs_never_train_one_run_at_the_same_time(tmp_path, monkeypatch):
     """As when the jobs of a killed sweep outlive it: the second waits, finds the run finished and does nothing."""
     (run,) = varying(seed=[0])(tmp_path)
+    # The file by which a folder is tried is the process's own, which two threads would share.
+    run.folder.mkdir()
+    monkeypatch.setattr("emulon.training.grid.make_folder", lambda folder: folder)
     with ThreadPoolExecutor(2) as threads:
         assert [job.result() for job in [threads.submit(run) for _ in range(2)]] == ["", ""]
     assert [line["step"] for line in RunFolder(run.folder).metrics() if line["kind"] == "train"] == list(range(1, 15))

@@ -182,7 +182,7 @@ def head_in_tokens() -> str:
     """Theorem 4.2's two layers."""
     made = HeadInTokens(tokens=8, features=4, width=3, bound=4.0, tolerance=1e-6)
     prompt = ["prompt", "x; rows of", "W_K, W_Q, W_V"]
-    return two_layers("a head whose weights are tokens", made, prompt, made.linear.width, made.linear.f.keys)
+    return two_layers("a head whose weights are tokens", made, prompt, made.layer.width, made.layer.f.keys)
 
 
 def two_layers(title: str, made: HeadInEmbedding | HeadInTokens, prompt: list[str], heads: int, keys: int) -> str:

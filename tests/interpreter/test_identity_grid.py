@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from identity_grid_maker import pieces
 
 from emulon.attention import attend
-from emulon.certify.interpolation import Keys, holds
+from emulon.certify.interpolation import Keys, deficits, holds
 from emulon.expressions import parse
 from emulon.interpreter import identity_grid as module
 from emulon.interpreter.identity_grid import (
@@ -116,6 +116,16 @@ def test_pieces_that_are_shipped_are_those_that_are_made(dtype: torch.dtype):
         assert all(np.array_equal(*pair) for pair in zip(module._parts(made), module._parts(shipped), strict=True))
 
 
+def test_keys_count_as_far_below_only_where_they_are_throughout():
+    numbers = identity_grid(2000.0).grid.numbers
+    for lo, hi in ((0.0, 16.0), (32.0, 256.0), (-256.0, -32.0)):
+        s = np.linspace(lo, hi, 4001)
+        scores = np.multiply.outer(s, numbers.slopes) + numbers.intercepts
+        seen = (scores.max(axis=1, keepdims=True) - scores).min(axis=0)
+        below = deficits(numbers, lo, hi)
+        assert (below <= seen).all() and (below > 100).sum() > 50
+
+
 def altered(line: IdentityGrid, **parts: torch.Tensor) -> IdentityGrid:
     return certified_line(replace(line.grid, **parts), octaves_for(line.reach))
 
@@ -187,3 +197,24 @@ def test_weights_are_as_far_off_as_roundings_and_uneven_slopes_make_them(dtype: 
         .item()
     )
     assert delta == pytest.approx(4 * u / (1 - 4 * u) * size + (4 + min(2 * size, 64.0)) * u, rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("part", "room"), [(0.84, True), (0.86, False)])
+def test_powers_take_up_no_more_exponents_than_leave_room_for_coefficients(dtype, part, room, monkeypatch):
+    """32 keys, each θ = 1/8 steeper than the one before: z³² at the end of a segment is e^{4·reach}."""
+    monkeypatch.setattr(IdentityGrid, "certified", lambda *given: True)
+    line = identity_grid(20.0, dtype)
+    made = replace(line, grid=replace(line.grid, slopes=torch.arange(32, dtype=dtype) / 8 - 2))
+    reach = part * np.log(torch.finfo(dtype).max) / 4
+    assert (PolynomialSegment.of(made, 0.0, 2 * float(reach), slice(0, 32)) is not None) == room
+    assert PolynomialSegment.of(made, 1.0, 1.0, slice(0, 32)) is None
+
+
+def test_pieces_may_have_any_number_of_keys(monkeypatch):
+    monkeypatch.setattr(IdentityGrid, "certified", lambda *given: True)
+    line, s = identity_grid(20.0), torch.linspace(2.0, 10.0, 50, dtype=torch.float64)
+    piece, grid = PolynomialSegment.of(line, 2.0, 10.0, slice(1, 31)), line.grid
+    assert piece.coefficients.shape == (8, 8)
+    scores = torch.outer(s, grid.slopes[1:31]) + grid.intercepts[1:31]
+    torch.testing.assert_close(piece.read(s), torch.softmax(scores, dim=-1) @ grid.values[1:31], rtol=0, atol=1e-11)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from emulon.attention.codes import Codes
-from emulon.certify import Domain
-from emulon.interpreter.phase import HALF, SPARE, Routing, TokenLayout
+from emulon.attention.codes import Codes, one_hot
+from emulon.certify import Domain, Spectrum
+from emulon.interpreter.phase import HALF, LEAK_SHARE, SPARE, Routing, Scales, TokenLayout, stored
 from emulon.softmax import Grid
 
 f64 = torch.float64
@@ -33,6 +33,40 @@ def test_others_weigh_what_is_allowed_and_hardly_less_where_all_speaks_for_them(
     ahead = (masses.max() - masses.min()).item()
     others = (samples - 1) * math.exp(ahead - asked.strength(GRID) * asked.codes.gap)
     assert 0.999 * math.exp(-SPARE) * asked.leak(GRID) <= others <= asked.leak(GRID) * math.exp(-SPARE)
+
+
+@pytest.mark.parametrize("samples", [2, 5, 300])
+def test_the_papers_constant_is_twice_what_is_printed(samples: int) -> None:
+    """A token of another sample is ahead by max|slope|·2·residual at most: a key at both ends of the range shows it."""
+    asked = routing(paper=True, samples=samples)
+    ahead = max(abs(slope) * (2.0 - -2.0) for slope in GRID.slopes.tolist())
+    assert asked.advantage(GRID) == ahead == 12.0
+    others = (samples - 1) * math.exp(ahead - asked.strength(GRID) * asked.codes.gap)
+    assert others == pytest.approx(math.exp(-SPARE) * asked.leak(GRID), rel=1e-9, abs=0.0)
+
+
+@pytest.mark.parametrize("allowed, wanted", [(1e-3, 2.0**-54), (1e-20, 1e-20 / 8)])
+def test_what_leaks_is_below_a_rounding_and_below_what_is_allowed_of_the_largest_value_twice(allowed, wanted) -> None:
+    assert routing(paper=False, allowed=allowed).leak(GRID) == pytest.approx(wanted, rel=1e-15, abs=0.0)
+    assert (LEAK_SHARE, SPARE) == (0.02, 0.1)
+
+
+def test_balanced_rows_share_their_factors_evenly() -> None:
+    scales = Scales.balancing(GRID, replace(DOMAIN, x=2.0**6, w=2.0**-3, y=2.0**9))
+    assert scales == Scales(x=2.0 ** round(math.log2(2.0**-3 / (3 * 2.0**6)) / 2), y=2.0**-5, bias=2.0**0)
+    assert Scales.balancing(GRID, replace(DOMAIN, y=0.0)).y == 1.0
+
+
+def test_a_coarser_dtype_has_room_for_data_rounded_over_an_edge() -> None:
+    domain = Domain(3, 2, 2.0, 1.0, 4.0, residual=1.5, absolute=8.0, spectrum=Spectrum(2.0, 1.0, 2.5))
+    assert stored(domain, f64) is domain
+    wide, last = stored(domain, torch.float32), 4 * 2.0**-24
+    assert (wide.x, wide.y, wide.w) == (2 * (1 + last), 1 + last, 4 * (1 + last))
+    assert (wide.residual, wide.absolute) == (1.5 + 8 * last, 8 + 8 * last)
+    assert wide.spectrum == Spectrum(2 * (1 + 2 * last), 1 / (1 + 2 * last), 2.5 * (1 + 2 * last))
+    follows = stored(Domain(3, 2, 2.0, 1.0, 4.0), torch.float32)
+    assert follows.residual == follows.widest > 17.0
+    assert one_hot(3, f64).gap == 1.0
 
 
 @pytest.mark.parametrize("balanced", [False, True])

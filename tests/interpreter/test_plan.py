@@ -9,6 +9,7 @@ import torch
 from emulon.algorithms import GradientDescent, Lasso, Loss, QuantileRegression, Ridge, as_loss
 from emulon.certify import Domain, Spectrum
 from emulon.core.errors import EmulonError, OutOfDomain
+from emulon.interpreter.checks import CurvatureWatch
 from emulon.interpreter.plan import Plan, domain_from_data, negative_curvature, one_step_size, step_size_for, with_proof
 
 f64 = torch.float64
@@ -19,6 +20,13 @@ Y = X @ torch.tensor([1.0, -0.5, 0.2], dtype=f64)
 def plan(algorithm, data=(X, Y)) -> Plan:
     descent = algorithm.descent
     return Plan.of("test", descent, domain_from_data(descent, *data), data)
+
+
+def test_a_penalty_and_well_conditioned_data_make_errors_shrink():
+    ridge = plan(Ridge(penalty=0.1, steps=500))
+    ratio = 1 - ridge.step_size * (0.1 + ridge.strong_convexity)
+    assert ridge.growth == pytest.approx(math.sqrt(3) / (1 - ratio), rel=1e-6)
+    assert replace(ridge, strong_convexity=0.0).growth > ridge.growth
 
 
 def test_a_proof_reaches_as_far_as_the_exact_path_may_go():
@@ -46,6 +54,13 @@ def test_no_step_moves_a_weight_by_more_than_is_said_and_hardly_less():
     assert unknown.moved(2.0) == pytest.approx(lasso.step_size * lasso.domain.x * 2.0, rel=1e-12)
 
 
+def test_data_beyond_the_spectrum_that_a_proximal_step_was_made_for_are_refused():
+    lasso = plan(Lasso(penalty=0.1, steps=5, step_size=0.01))
+    CurvatureWatch(lasso, X, Y, 0.0)
+    with pytest.raises(OutOfDomain, match="λmax"):
+        CurvatureWatch(replace(lasso, domain=replace(lasso.domain, spectrum=Spectrum(largest=0.5))), X, Y, 0.0)
+
+
 # Data of which everything is known: λ between 1/2 and 2, four features, so that norms are twice the largest entry.
 KNOWN = Plan(
     name="known",
@@ -58,6 +73,13 @@ KNOWN = Plan(
     max_step_times_smoothness=1.0,
     step_from_data=False,
 )
+
+
+def test_a_step_moves_a_weight_by_its_column_or_its_largest_entry_and_what_is_fixed() -> None:
+    root = math.sqrt(2.0 * (1 + 2e-9))
+    assert KNOWN.moved(2.0) == pytest.approx(0.25 * root * 2.0, rel=1e-13)
+    counts = KNOWN.changed(loss=as_loss("poisson"))
+    assert counts.fixed == 1.5 * 1.0 and counts.moved(2.0) == pytest.approx(0.25 * (root * 2.0 + 1.5), rel=1e-13)
 
 
 def test_a_curvature_is_believed_only_as_far_as_it_is_proved() -> None:
@@ -80,6 +102,17 @@ def test_what_a_domain_does_not_see_to_is_named() -> None:
     # η·(2 + 1/10) is 1 to within what checks leave open, or it is not.
     for beyond, named in ((5e-10, 0), (2e-9, 1)):
         assert len(KNOWN.changed(step_size=(1 + beyond) / 2.1).assumes) == named
+
+
+def test_a_domain_covers_the_path_with_the_room_that_is_asked_for() -> None:
+    descent = Ridge(penalty=0.1, steps=6, step_size=0.2).descent
+    path = descent.iterates(X, Y)
+    domain = domain_from_data(descent, X, Y, slack=2.0)
+    residuals, sums = X @ path.mT - Y.unsqueeze(-1), X.abs() @ path.abs().mT + Y.abs().unsqueeze(-1)
+    assert domain.w == pytest.approx(2 * path.abs().max().item(), rel=1e-14)
+    assert domain.residual == pytest.approx(2 * residuals.abs().max().item() + 1e-3, rel=1e-13)
+    assert domain.absolute == pytest.approx(2 * sums.max().item() + 1e-3, rel=1e-13)
+    assert domain_from_data(Ridge(steps=0).descent, X, Y).w == 1e-3
 
 
 def test_a_curvature_that_cannot_be_enclosed_is_sampled_with_a_twentieth_of_room_and_proves_nothing():

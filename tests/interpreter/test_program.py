@@ -2,16 +2,32 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from by_hand import BOUNDS, phase, program
 
 from emulon.certify import Domain
 from emulon.interpreter import Interpreter
 from emulon.interpreter.identity_grid import identity_grid
+from emulon.interpreter.phase import phase_terms
 from emulon.interpreter.program import SAMPLED
 
 PENALTY = phase(domain=Domain(3, 3, 1.0, 0.0, 2.0), name="proximal", readout="rest")
 PENALTY = replace(PENALTY, proved=replace(BOUNDS, interpolation=1e-4))
+
+
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_a_promise_is_both_phases_and_what_a_start_ahead_rounds_times_the_growth(accelerated: bool) -> None:
+    """Steps of 1/4 keep 0.9 of the state, a penalty all of it; w + β·(w − before), up to 3/2, is rounded four times."""
+    made = program(PENALTY, l1=0.1, accelerated=accelerated)
+    line, u = identity_grid(made.capacity.reach), 2.0**-53
+    first, second = phase_terms(made.gradient, line), phase_terms(PENALTY, line)
+    wanted = {name: first[name] + second[name] for name in first}
+    wanted["rounding"] += 4 * u / (1 - 4 * u) * 1.5 * accelerated
+    found = made.certificate_on(line)
+    grown = {name: value * made.plan.certified_growth for name, value in wanted.items()}
+    assert made.plan.certified_growth > 2 and found.terms == pytest.approx(grown, rel=1e-12, abs=0.0)
+    assert found.bound == pytest.approx(sum(grown.values()), rel=1e-12)
 
 
 def test_nothing_is_proved_that_any_of_its_parts_does_not_prove() -> None:

@@ -19,9 +19,9 @@ from construction_cases import (
     uniform,
 )
 
-from emulon.algorithms import losses
+from emulon.algorithms import LinearRegression, losses
 from emulon.attention import attend
-from emulon.constructions import HeadInTokens
+from emulon.constructions import DescentInContext, HeadInTokens
 from emulon.constructions.truncated_linear import RowHeads, SharpGrid
 
 ONE = torch.ones(1, 1, dtype=f64)
@@ -173,3 +173,25 @@ def test_with_the_printed_spacing_the_last_point_is_silent_and_the_output_falls_
     assert (sharp_output(s, grid=printed)[0] - hi).abs().max() > 1.9
     ours, grid = sharp_output(s)
     assert grid.points == points and (ours - hi).abs().max() <= grid.certificate(1, f64).bound
+
+
+def test_the_public_codes_softmax_over_queries_is_not_attention():
+    x, weights, _ = random_head(6, 3, 2)
+    k, q, v = (x @ w.mT for w in weights)
+    over_queries = torch.softmax(q @ k.mT, dim=0) @ v
+    target = exact_head(x, *weights)
+    assert (over_queries - target).abs().max() > 0.1
+    torch.testing.assert_close(torch.softmax(q @ k.mT, dim=1) @ v, target)
+
+
+def test_no_solved_weights_are_in_the_prompt_where_the_public_scripts_put_them():
+    """With the solution in the prompt nothing is left to be learned; ours starts from zero and gets there by itself."""
+    x, y = normal(20, 3), normal(20, seed=1)
+    solution = torch.linalg.lstsq(x, y.unsqueeze(-1)).solution.squeeze(-1)
+    module = DescentInContext.of(LinearRegression(steps=200), x, y, 1e-6)
+    path = module.run(x, y).iterates
+    first = module.step.prompt(x, y, path[0])
+    slots = module.step.template.slots
+    assert not first[:, slots["state"]].any() and not first[:, slots["query_x"]].any()
+    assert (path[1] - solution).abs().max() > 0.01
+    torch.testing.assert_close(path[-1], solution, atol=1e-5, rtol=0)

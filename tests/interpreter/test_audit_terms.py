@@ -16,6 +16,7 @@ from emulon.interpreter.audit import (
     PathError,
     _norm,
     audited,
+    distance_to_exact,
 )
 from emulon.interpreter.plan import Plan, domain_from_data
 
@@ -86,6 +87,22 @@ def test_a_defect_is_the_distance_to_the_exact_step(name, grade, monkeypatch) ->
         torch.testing.assert_close((low, high), (least, most), rtol=1e-9, atol=0.0)
 
 
+def test_a_reach_counts_every_rounding_of_a_residual() -> None:
+    """Products of d features, their sum and −y, by the magnitudes of all of them."""
+    plan = plan_of(GradientDescent(as_loss("log_cosh"), 3, 0.3))
+    low, high = PathError(plan, X, Y, PATH).reach
+    longest = max(math.hypot(*row) for row in PATH[:-1].tolist())
+    for row, target, least, most in zip(X.tolist(), Y.tolist(), low.tolist(), high.tolist(), strict=True):
+        residuals = [
+            sum(Fraction(a) * Fraction(b) for a, b in zip(row, w, strict=True)) - Fraction(target)
+            for w in PATH[:-1].tolist()
+        ]
+        room = 3 * U * Fraction(math.hypot(*row) * longest + abs(target))
+        for end, found in ((min(residuals), Fraction(least)), (max(residuals), Fraction(most))):
+            assert room / 2 <= abs(found - end) <= 4 * room
+        assert Fraction(least) < min(residuals) and max(residuals) < Fraction(most)
+
+
 def test_weighted_eigenvalues_are_below_the_exact_ones_by_rounding_alone() -> None:
     weights = torch.tensor([0.3, 0.0, 1.0, 0.7, 0.1], dtype=f64)
     found = audit.weighted_smallest(X, weights).item()
@@ -121,6 +138,17 @@ def test_a_tabulated_loss_gives_the_same_sums_as_balls_do_and_no_wider_ones(loss
     assert 3 < len(list(audit._near(path[..., :-1, :], 0.01))) < 60
     monkeypatch.setattr(audit.Cells, "read", lambda cells, high, low, off: (high, low, math.inf))
     assert PathError(plan, x, y, path, FloatBall).after_all_steps().isinf().all()
+
+
+def test_samples_that_stay_where_the_loss_is_curved_make_errors_shrink() -> None:
+    """Huber, one sample beyond its threshold all the time and four within: ρ is that of the four."""
+    x, y = torch.ones(5, 1, dtype=f64), torch.tensor([0.1, 0.2, -0.1, 0.0, 5.0], dtype=f64)
+    plan = plan_of(GradientDescent(as_loss("huber(1.0)"), 40, 0.5), x, y)
+    at_rest = (sum(y[:4].tolist()) + 1.0) / 4
+    path = torch.full((41, 1), at_rest + 1e-4, dtype=f64)
+    error = PathError(plan, x, y, path)
+    defect, ratio = 0.5 * 1e-4 * 4 / 5, 1 - 0.5 * 4 / 5
+    assert error.after_all_steps().item() == pytest.approx(defect / (1 - ratio), rel=1e-3)
 
 
 def one_sample(
@@ -191,6 +219,24 @@ def test_a_sample_in_doubt_has_no_slope_and_adds_all_that_it_may_change() -> Non
     error = one_sample(Loss.of("t**2/2 + Abs(t)"), 0.25, states, 0.5, samples=2)
     wanted = 0.75 * 0.025 + 0.155 + 0.25 * 2 * (1 + 0.36)
     assert error.after_all_steps().item() == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_run_is_as_far_off_as_it_is_seen_to_be_and_float64_itself_may_be() -> None:
+    descent = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2)
+    plan, path = plan_of(descent), descent.iterates(X, Y)
+    moved = path.clone()
+    moved[-1, 1] += 0.125
+    terms = audited(plan, X, Y, moved).terms
+    seen = Fraction(moved[-1, 1].item()) - Fraction(path[-1, 1].item())
+    assert seen < Fraction(terms["distance to float64"]) < seen * (1 + Fraction(1, 10**11))
+    own = PathError(plan, X, Y, path, GRADES[0]).after_all_steps().item()
+    assert terms["float64's own error"] == own and 0 < own < 1e-13
+    ahead = GradientDescent(as_loss("squared"), 3, 0.3, l2=0.2, accelerated=True)
+    plan, last = plan_of(ahead), ahead.iterates(X, Y)[-1]
+    terms = audited(plan, X, Y, (last + 1.0).unsqueeze(0)).terms
+    own = sum(map(Fraction, distance_to_exact(plan, X, Y, last)))
+    assert terms["distance to float64"] == pytest.approx(1.0)
+    assert 0 < own < Fraction(terms["float64's own error"]) < own * (1 + Fraction(1, 10**11))
 
 
 def test_losses_that_overflow_on_the_way_are_promised_nothing() -> None:

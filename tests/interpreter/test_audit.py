@@ -218,3 +218,8 @@ def test_with_too_few_bits_the_enclosure_is_wide_and_still_holds(monkeypatch):
     plan, truth = plan_of(descent, X12, Y12), exact(X12, Y12, descent)
     away, radius = distance_to_exact(plan, X12, Y12, torch.tensor([float(v) for v in truth], dtype=f64))
     assert radius > 1e-6 and away <= radius
+
+
+@pytest.mark.parametrize("kind", [Ridge, HuberRegression])
+def test_no_steps_are_exact(kind):
+    assert audited(plan_of(kind(steps=0)), X, Y, torch.zeros(1, 3, dtype=f64)).bound == 0

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from emulon.algorithms import GradientDescent, Lasso, LogisticRegression, Loss, Ridge, as_loss
+from emulon.algorithms import GradientDescent, Lasso, LogisticRegression, Loss, PoissonRegression, Ridge, as_loss
 from emulon.certify import Domain
 from emulon.constructions import DescentInContext
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter import checks
-from emulon.interpreter.checks import CurvatureWatch, require_in_domain, watched_path
+from emulon.interpreter.checks import CurvatureWatch, require_in_domain, require_step_size, watched_path
 from emulon.interpreter.plan import Plan, domain_from_data
 
 f64 = torch.float64
@@ -32,6 +32,45 @@ def watch(algorithm, x=X, y=Y, **changes) -> CurvatureWatch:
     descent = algorithm.descent
     plan = Plan.of("test", descent, domain_from_data(descent, X, y), (X, y)).changed(**changes)
     return CurvatureWatch(plan, x, descent.loss.template_data(x, y).y, 1e-9)
+
+
+def test_a_residual_clearly_outside_is_refused_with_its_size():
+    domain = Domain(1, 1, 2.0, 0.0, 2.0, residual=1.0)
+    with pytest.raises(OutOfDomain, match=r"\|w·x − y\| reaches 4 but the domain was built for 1"):
+        require_in_domain(domain, torch.tensor([[2.0]]).double(), torch.zeros(1).double(), torch.tensor([2.0]).double())
+
+
+def test_data_flatter_than_promised_are_refused():
+    watch(Ridge(steps=5))
+    with pytest.raises(OutOfDomain, match="λmin"):
+        watch(Ridge(steps=5), x=0.5 * X)
+
+
+def test_a_step_that_the_path_makes_too_long_is_refused_when_it_does():
+    counts = Y.abs().round()
+    gentle = watch(PoissonRegression(steps=5, step_size=0.05), y=counts)
+    gentle.before_step(torch.zeros(3, dtype=f64), 0)
+    long = watch(PoissonRegression(steps=5, step_size=0.05), y=counts, step_size=10.0)
+    with pytest.raises(OutOfDomain, match="step_size 10 is too long for this data"):
+        long.before_step(torch.zeros(3, dtype=f64), 0)
+
+
+def test_a_state_that_is_not_finite_is_refused():
+    with pytest.raises(OutOfDomain, match="NaN"):
+        watch(Ridge(steps=5)).before_step(torch.full((3,), torch.nan, dtype=f64), 0)
+
+
+def test_data_that_would_choose_another_step_are_refused():
+    chosen = DescentInContext.of(Ridge(0.1, 5), X, Y, 1e-6).plan
+    require_step_size(chosen, X, Y.flip(0))
+    require_step_size(chosen, X * (1 + 1e-12), Y)
+    with pytest.raises(OutOfDomain, match=r"would take steps of .* on this data, and was made with"):
+        require_step_size(chosen, 0.999 * X, Y)
+    require_step_size(DescentInContext.of(Ridge(0.1, 5, step_size=0.3), X, Y, 1e-6).plan, 0.999 * X, Y)
+    # Of several datasets the one that is told is the one that is furthest off, here four times too short.
+    shorter = f"{Ridge(0.1, 5).descent.resolved_step_size(2 * X, Y).item():.6g}"
+    with pytest.raises(OutOfDomain, match=f"would take steps of {shorter}"):
+        require_step_size(chosen, torch.stack([X, 2 * X]), torch.stack([Y, Y]))
 
 
 def test_steeper_data_are_refused_where_curvature_is_negative():
@@ -104,6 +143,12 @@ ONE = Plan(
 def watching(y: float, bound: float = 0.0, x: float = 1.0, **changes) -> CurvatureWatch:
     """A plan for one sample and one weight."""
     return CurvatureWatch(ONE.changed(**changes), torch.tensor([[x]], dtype=f64), torch.tensor([y], dtype=f64), bound)
+
+
+def test_a_penalty_is_part_of_how_steep_a_loss_is():
+    watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.6)
+    with pytest.raises(OutOfDomain, match="too long"):
+        watching(0.5, step_size=0.6, max_step_times_smoothness=1.0, l2=0.7)
 
 
 def holds(watched: CurvatureWatch, w: float) -> bool:

@@ -236,6 +236,11 @@ def zeros(*size: int) -> Tensor:
     return torch.zeros(*size, dtype=torch.float64, device="cpu")
 
 
+def ones(*size: int) -> Tensor:
+    """Ones in float64 on the CPU, whatever the defaults are."""
+    return torch.ones(*size, dtype=torch.float64, device="cpu")
+
+
 def eye(size: int) -> Tensor:
     """The identity in float64 on the CPU, whatever the defaults are."""
     return torch.eye(size, dtype=torch.float64, device="cpu")

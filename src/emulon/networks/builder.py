@@ -20,10 +20,11 @@ from torch.nn.utils import parametrize
 
 from emulon.certify.domain import require_finite
 from emulon.certify.rounding import two_product
+from emulon.core.arrays import eye, ones, zeros
 from emulon.core.errors import BadNetwork, nearest
 from emulon.networks.attention import Attention
 from emulon.networks.elementwise import Function, Gate
-from emulon.networks.layers import Layer, eye, ones, zeros
+from emulon.networks.layers import Layer
 from emulon.networks.maps import Constant, Linear, Norm, Product, ReciprocalRoot, Unrounded, rounded
 from emulon.networks.softmaxes import SQUARE
 

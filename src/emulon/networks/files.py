@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from emulon.certify.interpolation import Interpolation, holds
+from emulon.core.arrays import zeros
 from emulon.core.files import checked
 from emulon.expressions import parse
 from emulon.interpreter.files import read_sealed, whole, write_sealed
 from emulon.networks.attention import Attention
 from emulon.networks.elementwise import Function, FunctionPhase, Gate
-from emulon.networks.layers import Box, Layer, NetworkPhase, states, zeros
+from emulon.networks.layers import Box, Layer, NetworkPhase, states
 from emulon.networks.maps import Constant, Linear, Norm, Product, ReciprocalRoot
 from emulon.networks.planning import SLACK, Seen, layers_to_phases, with_ranges
 from emulon.networks.program import NetworkProgram

@@ -138,18 +138,6 @@ f64 = torch.float64
 AT_ONCE = 1 << 23
 
 
-def zeros(*sizes: int) -> Tensor:
-    return torch.zeros(*sizes, dtype=f64, device="cpu")
-
-
-def ones(*sizes: int) -> Tensor:
-    return torch.ones(*sizes, dtype=f64, device="cpu")
-
-
-def eye(size: int) -> Tensor:
-    return torch.eye(size, dtype=f64, device="cpu")
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layer(ABC):
     """`name` says where in the network it came from; `reads` are its registers."""

@@ -30,6 +30,7 @@ from torch.nn.functional import pad
 from emulon.certify import rounding
 from emulon.certify.balls import Ball
 from emulon.certify.domain import enclosure
+from emulon.core.arrays import eye, ones, zeros
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter
@@ -45,10 +46,7 @@ from emulon.networks.layers import (
     SimpleLayer,
     SimplePhase,
     ValueRanges,
-    eye,
-    ones,
     read,
-    zeros,
 )
 from emulon.networks.softmaxes import ROOT, SQUARE, power_for
 

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from emulon.core.arrays import accepts_arraylike
+from emulon.core.arrays import accepts_arraylike, eye, ones
 from emulon.core.errors import BadNetwork
 from emulon.expressions import parse
 from emulon.networks.builder import HEAD, Builder, joined, lower_part, lowers
-from emulon.networks.layers import eye, ones
 
 f64 = torch.float64
 GELU = {"none": "t*(1 + erf(t/sqrt(2)))/2", "tanh": "t*(1 + tanh(sqrt(2/pi)*(t + 0.044715*t**3)))/2"}

@@ -16,6 +16,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from emulon.certify.domain import require_scale
+from emulon.core.arrays import zeros
 from emulon.core.errors import OutOfDomain
 from emulon.interpreter.identity_grid import IdentityGrid
 from emulon.interpreter.module import Capacity, Interpreter, Mode
@@ -34,7 +35,6 @@ from emulon.networks.layers import (
     beside,
     computed,
     joint_capacity,
-    zeros,
 )
 from emulon.networks.maps import Constant, ConstantPhase, Linear, LinearPhase, ReciprocalRoot
 from emulon.networks.softmaxes import Softmax, softmax_for

@@ -90,6 +90,7 @@ def work_through(options: Namespace, deadline: float) -> list[str]:
 @contextmanager
 def archived(file: Path, results: Path) -> Iterator[None]:
     """Unpacks the archive, where there is one, and keeps in it what the work inside adds to the results."""
+    make_folder(file.parent)
 
     def written() -> set[tuple[Path, int]]:
         paths = [path for pattern in ("claims/**/*.json", "bench/**/*.json") for path in results.glob(pattern)]
@@ -97,8 +98,11 @@ def archived(file: Path, results: Path) -> Iterator[None]:
 
     before, over = written(), threading.Event()
     if file.exists():
-        with tarfile.open(file) as old:
-            old.extractall(results, filter="data")
+        try:
+            with tarfile.open(file) as old:
+                old.extractall(results, filter="data")
+        except tarfile.TarError as error:
+            raise EmulonError(f"{file} is not an archive of finished parts ({error}); give another name") from None
 
     def keep() -> None:
         kept: set[tuple[Path, int]] = set()

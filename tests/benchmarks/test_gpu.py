@@ -57,6 +57,13 @@ def test_another_machine_goes_on_with_what_an_archive_holds(tiny, tmp_path, caps
     assert results[0].read_text() == results[1].read_text()
 
 
+def test_a_file_that_is_no_archive_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "parts.tar").write_text("no archive")
+    with pytest.raises(EmulonError, match=r"parts\.tar is not an archive of finished parts"):
+        gpu.main(["variants", "--minutes", "0", "--out", str(tmp_path), "--archive", str(tmp_path / "parts.tar")])
+    assert (tmp_path / "parts.tar").read_text() == "no archive"
+
+
 def test_after_its_time_nothing_is_begun_and_no_result_is_written(tmp_path, capsys):
     words = ["standard", "algoformer-figure-2", "learning-figure-4", "--minutes", "0", "--processes", "2"]
     assert gpu.main([*words, "--scale", "small", "--out", str(tmp_path)]) == 0

@@ -34,8 +34,10 @@ TASK: dict[str, Any] = {"task": "linear", "features": 20, "points": 41, "noise":
 
 
 TRACKS = {
-    "standard": TrainConfig.following("fast", **TASK, batch=256, steps=3540, early_weight=0.1),
-    "open": TrainConfig.following("fast", "looped", **TASK, batch=64, steps=5500, early_weight=0.1),
+    "standard": TrainConfig.following(
+        "fast", **TASK, batch=256, steps=3540, early_weight=0.1, per_head=True, muon_lr=0.014
+    ),
+    "open": TrainConfig.following("fast", "looped", **TASK, batch=64, steps=5500, early_weight=0.1, per_head=True),
 }
 # The standard track's model, weights at the start, batch, schedule, curriculum and loss; Adam for all matrices, at the
 # best of five rates, for about the same time (a step of Adam is cheaper than one of Muon).

@@ -83,6 +83,8 @@ class OptimiserConfig:
     """of muon"""
     decay: float = 0.0
     """of muon: its matrices shrink by this times the rate at every step"""
+    per_head: bool = False
+    """of muon: every head's queries, keys and values are matrices of their own"""
     clip: float = 1.0
     """largest norm of the gradient; 0 for none"""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,15 +43,16 @@ def orthogonalised(
 class Muon:
     """Momentum whose direction is orthogonalised (Jordan et al. 2024): every direction of a matrix moves alike.
 
-    The matrices of one shape are one batch. Products run in `dtype`; momentum and weights stay float32. An update is
-    scaled by √max(1, rows/columns). Updates have the same size however small the gradient, so that matrices grow for as
+    A matrix may be so many matrices one below the other, each orthogonalised by itself, as those of all heads' queries,
+    keys and values are. Matrices of one shape are one batch. Products run in `dtype`; momentum and weights stay
+    float32. An update is scaled by √max(1, rows/columns). Updates have the same size however small the gradient, so that matrices grow for as
     long as the rate is high; `decay` times the rate is what they shrink by at every step. `lr` is a tensor, so that a
     CUDA graph can replay the step.
     """
 
     def __init__(
         self,
-        matrices: Sequence[Tensor],
+        matrices: Mapping[Tensor, int],
         lr: Tensor,
         *,
         momentum: float,
@@ -60,34 +61,34 @@ class Muon:
         decay: float = 0.0,
     ) -> None:
         self.lr, self.momentum, self.dtype, self.decay = lr, momentum, dtype, decay
-        self.groups: dict[torch.Size, list[Tensor]] = {}
-        for matrix in matrices:
-            self.groups.setdefault(matrix.shape, []).append(matrix)
-        self.buffers = {shape: torch.zeros_like(torch.stack(group)) for shape, group in self.groups.items()}
+        self.groups: dict[tuple[torch.Size, int], list[Tensor]] = {}
+        for matrix, parts in matrices.items():
+            self.groups.setdefault((matrix.shape, parts), []).append(matrix)
+        self.buffers = {kind: torch.zeros_like(torch.stack(group)) for kind, group in self.groups.items()}
         update = torch.compile(self._update, dynamic=False) if compiled else self._update
-        self._updates: Callable[[Tensor, Tensor], Tensor] = update
+        self._updates: Callable[[Tensor, Tensor, int], Tensor] = update
 
     @property
     def state(self) -> dict[Tensor, Tensor]:
         """The momentum of each matrix, the very memory."""
-        groups = ((group, self.buffers[shape]) for shape, group in self.groups.items())
+        groups = ((group, self.buffers[kind]) for kind, group in self.groups.items())
         return {matrix: momentum for group, buffer in groups for matrix, momentum in zip(group, buffer, strict=True)}
 
     @torch.no_grad()
     def step(self) -> None:
-        for shape, group in self.groups.items():
+        for kind, group in self.groups.items():
             gradients = torch.stack([matrix.grad for matrix in group if matrix.grad is not None])
-            updates = self._updates(gradients, self.buffers[shape])
+            updates = self._updates(gradients, self.buffers[kind], kind[1])
             if self.decay:
                 updates = updates - self.lr * self.decay * torch.stack(group)
             torch._foreach_add_(group, updates.unbind(0))
 
-    def _update(self, gradients: Tensor, buffer: Tensor) -> Tensor:
+    def _update(self, gradients: Tensor, buffer: Tensor, parts: int) -> Tensor:
         """Nesterov's momentum, orthogonalised; the buffer is updated on the way."""
         buffer.lerp_(gradients, 1 - self.momentum)
-        direction = orthogonalised(torch.lerp(gradients, buffer, self.momentum), self.dtype)
-        rows, columns = gradients.shape[-2:]
-        return direction.mul(-self.lr * max(1.0, rows / columns) ** 0.5)
+        split = torch.lerp(gradients, buffer, self.momentum).unflatten(-2, (parts, -1))
+        rows, columns = split.shape[-2:]
+        return orthogonalised(split, self.dtype).flatten(-3, -2).mul(-self.lr * max(1.0, rows / columns) ** 0.5)
 
 
 class Optimiser:
@@ -98,8 +99,12 @@ class Optimiser:
         self.lr, self.muon_lr = torch.tensor(0.0, device=device), torch.tensor(0.0, device=device)
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in learner.named_parameters()}
         blocks = [part for part in learner.modules() if isinstance(part, Block)]
-        matrices = [matrix for block in blocks for matrix in block.matrices] if chosen.optimiser == "muon" else []
-        rest = [p for p in self.names if not any(p is matrix for matrix in matrices)]
+        matrices: dict[Tensor, int] = {}
+        if chosen.optimiser == "muon":
+            matrices = {matrix: 1 for block in blocks for matrix in block.matrices}
+            if chosen.per_head:
+                matrices |= {block.attention.to_qkv.weight: 3 * block.attention.heads for block in blocks}
+        rest = [p for p in self.names if p not in matrices]
         self.muon: Muon | None = None
         if matrices:
             options = {"momentum": chosen.momentum, "decay": chosen.decay}

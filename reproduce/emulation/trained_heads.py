@@ -149,16 +149,19 @@ def run(setting: Setting) -> Numbers:
     """Held-out squared errors over the number of heads, and over p with one head, which the script does and the paper
     does not print."""
     heads, tokens, p = (setting.sizes[key] for key in ("heads", "p_list", "p"))
-    both = {"heads": [(count, p) for count in heads], "p": [(1, each) for each in tokens]}
-    every = {f"heads {count}, p {each}": (count, each) for pairs in both.values() for count, each in pairs}
-    found = setting.parts({name: partial(measured, *pair) for name, pair in every.items()})
-    over = {
-        what: {
-            name: [found[f"heads {count}, p {each}"][name] for count, each in pairs] for name in (*PARTS, SCRIPT, RIGHT)
-        }
-        for what, pairs in both.items()
+    both = {"heads": {count: f"heads {count}, p {p}" for count in heads}}
+    both["p"] = {each: f"heads 1, p {each}" for each in tokens}
+    every = {part: (count, p) for count, part in both["heads"].items()} | {
+        part: (1, each) for each, part in both["p"].items()
     }
-    return {**over, "counts": {"heads": list(heads), "p": list(tokens)}}
+    found = setting.parts({part: partial(measured, *pair) for part, pair in every.items()})
+    # The table is needed whole; of the sweep over p, which it does not print, what there is.
+    both["p"] = {each: part for each, part in both["p"].items() if part in found}
+    over = {
+        what: {name: [found[part][name] for part in parts.values()] for name in (*PARTS, SCRIPT, RIGHT)}
+        for what, parts in both.items()
+    }
+    return {**over, "counts": {what: list(parts) for what, parts in both.items()}}
 
 
 def measured(heads: int, p: int, setting: Setting) -> Numbers:

@@ -49,10 +49,10 @@ def test_another_machine_goes_on_with_what_an_archive_holds(tiny, tmp_path, caps
     jobs = ["variants", WIDTH, "--minutes", "9", "--processes", "1", "--steps", "2", "--archive", str(file)]
     assert gpu.main([*jobs, "--out", str(tmp_path / "first")]) == 0
     found = capsys.readouterr().out
-    assert found.count("1 head, seed") == found.count("4 heads, seed") == 2
+    assert found.count("1 head: after d") == found.count("4 heads: after d") == 1
     monkeypatch.setattr(speedrun, "fit", lambda *_, **__: pytest.fail("trained again"))
     assert gpu.main([*jobs[:1], *jobs[2:], "--out", str(tmp_path / "second")]) == 0
-    assert capsys.readouterr().out == "".join(line for line in found.splitlines(True) if ", seed" in line)
+    assert capsys.readouterr().out == "".join(line for line in found.splitlines(True) if ": after d" in line)
     results = [tmp_path / name / "claims" / f"{WIDTH}.gpu.json" for name in ("first", "second")]
     assert results[0].read_text() == results[1].read_text()
 

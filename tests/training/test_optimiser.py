@@ -26,7 +26,7 @@ def test_singular_values_come_near_one_and_singular_vectors_stay(shape):
 @pytest.mark.parametrize("decay", [0.0, 0.5])
 def test_steps_are_those_of_torchs_muon(decay):
     ours, theirs = (torch.nn.Parameter(torch.ones(8, 2)) for _ in range(2))
-    muon = Muon([ours], torch.tensor(0.1), momentum=0.9, dtype=torch.bfloat16, compiled=False, decay=decay)
+    muon = Muon({ours: 1}, torch.tensor(0.1), momentum=0.9, dtype=torch.bfloat16, compiled=False, decay=decay)
     expected = torch.optim.Muon([theirs], lr=0.1, momentum=0.9, weight_decay=decay)  # always in bfloat16
     for seed in range(3):
         ours.grad = torch.randn(8, 2, generator=torch.Generator().manual_seed(seed))
@@ -35,6 +35,31 @@ def test_steps_are_those_of_torchs_muon(decay):
         expected.step()
     torch.testing.assert_close(ours.detach(), theirs.detach(), atol=0.02, rtol=0)
     torch.testing.assert_close(muon.state[ours], expected.state[theirs]["momentum_buffer"])
+
+
+def test_parts_of_a_matrix_move_as_matrices_of_their_own():
+    whole, *parts = (torch.nn.Parameter(torch.ones(rows, 3)) for rows in (4, 2, 2))
+    draw = torch.Generator().manual_seed(0)
+    options = {"momentum": 0.9, "dtype": torch.float64, "compiled": False, "decay": 0.5}
+    both = [Muon(m, torch.tensor(0.1), **options) for m in ({whole: 2}, dict.fromkeys(parts, 1))]
+    for _ in range(3):
+        whole.grad = torch.randn(4, 3, generator=draw)
+        for part, grad in zip(parts, whole.grad.split(2), strict=True):
+            part.grad = grad.clone()
+        for muon in both:
+            muon.step()
+    torch.testing.assert_close(whole.detach(), torch.cat([part.detach() for part in parts]))
+
+
+@pytest.mark.parametrize(("per_head", "parts"), [(False, 1), (True, 3 * FAST.model.heads)])
+def test_heads_are_told_apart_where_that_is_asked_for(per_head, parts):
+    config = FAST.changed(per_head=per_head)
+    learner = config.make_learner(config.make_task())
+    muon = Optimiser(learner, CPU, config).muon
+    assert muon is not None
+    told = {id(matrix): parts for (_, parts), group in muon.groups.items() for matrix in group}
+    for block in learner.decoder.blocks:
+        assert [told[id(matrix)] for matrix in block.matrices] == [parts, 1, 1, 1]
 
 
 def test_muon_takes_the_matrices_of_blocks_and_adam_everything_else():

@@ -20,7 +20,7 @@ from emulon.report.figure import chart
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, Claim, ScaleName, all_claims, claim_named
 from reproduce.index import index, setup_rows
-from reproduce.record import measure, path_of, read, records, write
+from reproduce.record import fresh, measure, path_of, records, write
 
 EXAMPLES = """examples, in the root of the repository:
   python -m reproduce                              every claim, its state and its cost
@@ -79,6 +79,9 @@ def run(claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, dea
     for claim in claims:
         try:
             record = measure(claim, scale, seed, results, Progress(claim.name), deadline)
+            if not record.complete and fresh(claim, scale, results):
+                print(f"{claim.name}: the time was up; its complete result stays", flush=True)
+                continue
             path = write(record, results)
             draw(claim, results)
         except Exception as error:
@@ -95,16 +98,10 @@ def run(claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, dea
     return crashed
 
 
-def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
-    """Whether there is a complete result of this scale, by the code as it is now."""
-    record = read(claim.name, scale, results)
-    return record is not None and not record.stale(claim) and record.complete
-
-
 def draw(claim: Claim, results: Path) -> None:
     """The figure of every result of this claim, from its numbers."""
     for record in records(claim, results):
-        if record.complete:
+        if "cannot" not in record.numbers:
             path = path_of(claim.name, record.scale, results, ".svg")
             write_atomically(path, chart(claim.figure(record.numbers)))
 

@@ -208,6 +208,12 @@ def read(name: str, scale: ScaleName, results: Path) -> Record | None:
         ) from None
 
 
+def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
+    """Whether there is a complete result of this scale, by the code as it is now."""
+    record = read(claim.name, scale, results)
+    return record is not None and not record.stale(claim) and record.complete
+
+
 def records(claim: Claim, results: Path) -> list[Record]:
     """The results of every scale that was run, small scale first."""
     every = (read(claim.name, scale, results) for scale in claim.scales)

@@ -91,6 +91,18 @@ def test_figures_and_index_come_back_from_the_numbers_alone(only, tmp_path, monk
     assert made == {name: (tmp_path / name).read_bytes() for name in made}
 
 
+def test_a_complete_result_is_not_replaced_by_one_that_had_no_time(only, tmp_path, capsys):
+    shared = replace(QUICK, run=lambda setting: setting.parts({"one": QUICK.run})["one"])
+    only(shared)
+    assert command("quick", "--minutes", "0", "--out", str(tmp_path)) == 0
+    assert "not measured: one" in capsys.readouterr().out
+    assert command("quick", "--out", str(tmp_path)) == 0
+    made = path_of("quick", "small", tmp_path).read_bytes()
+    assert command("quick", "--minutes", "0", "--out", str(tmp_path)) == 0
+    assert "complete result stays" in capsys.readouterr().out
+    assert path_of("quick", "small", tmp_path).read_bytes() == made
+
+
 def test_the_list_shows_states_and_costs(only, folder, capsys):
     only(QUICK, CRASHING)
     assert command("--out", str(folder)) == 0

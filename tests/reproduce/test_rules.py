@@ -99,6 +99,12 @@ def with_seeds(*errors):
     return {f"*/curves/{model}": [[e], [e]] for model, e in zip(figure_2.MODELS, errors, strict=True)}
 
 
+def at_noises(printed):
+    """Mean errors of the looped learner's 1, three seeds."""
+    curves = {"looped": [[1.0]] * 3, "Eq. 2": [[e] for e in printed], "injected": [[0.9]] * 3}
+    return {"": {"σ = 0": curves, "σ = 1": curves}}
+
+
 def order(adam, muon):
     own = {"standard": [0.1, 0.1], "looped": [0.2, 0.21]}
     both = {
@@ -267,6 +273,11 @@ RULES = {
         ({"cells": cells(high=0.01)}, FAILS),
         ({"cells": cells()[1:]}, SMALL),
         ({"cells": [cells()[0], {key: each for key, each in cells()[1].items() if key != "paired"}]}, PRINTED),
+    ],
+    "ours-loop-forms": [
+        (at_noises((0.90, 0.91, 0.92)), HOLDS),
+        (at_noises((0.90, 0.91, 1.40)), "not decided"),
+        (at_noises((1.10, 1.11, 1.12)), FAILS),
     ],
     "ours-optimiser-order": [
         (order(0.15, 0.25), HOLDS),

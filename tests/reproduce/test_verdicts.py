@@ -144,6 +144,9 @@ TRAINED = {
     "algoformer-figure-4": {"training": LOOPED, "layers": [1, 2], "heads": [1, 2], "standard": [3, 6], "datasets": 64},
     "algoformer-figure-5": {"training": LOOPED, "noises": [0.0, 1.0], "iterations": [5], "trained": [[4, 3], [2, 2]]}
     | {"datasets": 64},
+    "ours-loop-forms": figure_2.SMALL
+    | {"training": figure_2.SMALL["training"] | {"evaluation_batch": 16, "device": "cpu"}}
+    | {"tasks": {"representation": {"steps": 5, "batch": 4}}, "noises": [0.0, 1.0], "seeds": 2},
     "emulation-section-5.1": TINY,
     "emulation-table-1": TINY | {"heads": [1, 2], "p_list": [3, 4, 6]},
     "emulation-table-2": TINY | {"asked": 4, "heads": 2},

@@ -45,9 +45,9 @@ class Muon:
 
     A matrix may be so many matrices one below the other, each orthogonalised by itself, as those of all heads' queries,
     keys and values are. Matrices of one shape are one batch. Products run in `dtype`; momentum and weights stay
-    float32. An update is scaled by √max(1, rows/columns). Updates have the same size however small the gradient, so that matrices grow for as
-    long as the rate is high; `decay` times the rate is what they shrink by at every step. `lr` is a tensor, so that a
-    CUDA graph can replay the step.
+    float32. An update is scaled by √max(1, rows/columns). Updates have the same size however small the gradient, so
+    that matrices grow for as long as the rate is high; `decay` times the rate is what they shrink by at every step.
+    `lr` is a tensor, so that a CUDA graph can replay the step.
     """
 
     def __init__(

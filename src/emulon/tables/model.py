@@ -6,13 +6,13 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 
-import emulon
 from emulon.algorithms.losses import Kind
 from emulon.core.errors import nearest
 from emulon.core.files import checked, read_json, write_json
@@ -178,7 +178,7 @@ def save_models(models: Sequence[FittedModel], path: Path) -> None:
         models: One algorithm's, one for each target.
         path: The file.
     """
-    write_json(path, asdict(ModelFile(FORMAT, emulon.__version__, tuple(models))))
+    write_json(path, asdict(ModelFile(FORMAT, version("emulon"), tuple(models))))
 
 
 def load_models(path: Path) -> tuple[FittedModel, ...]:

@@ -190,6 +190,10 @@ def test_semicolons_a_byte_order_mark_and_blank_lines_are_read(tmp_path):
         ("a,y\n" + "1,2\n" * 20, "every row|constant"),
         ("a,y\n" + "".join(f"7,{i}\n" for i in range(20)), "no feature to learn from.*constant"),
         ("a,y\n" + "".join(f"{i},{i}\n" for i in range(20)) + "5,\n", "missing in 1 of 21 rows"),
+        (
+            "a,y\n" + "".join(f"{i},{i}\n" for i in range(20)) + "5,-\n",
+            r"missing in 1 of 21 rows \(the first is row 21",
+        ),
         ("a,y\n" + "".join(f"{i},{i}\n" for i in range(20)) + "inf,3\n", "infinite"),
         ("a,y\n" + "".join(f"{i},{i}\n" for i in range(20)) + "1,inf\n", "infinite"),
         ('a,y\n"1,2\n', "not a CSV|line"),

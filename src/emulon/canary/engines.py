@@ -15,7 +15,7 @@ import numpy as np
 
 from emulon.canary.engine import ENGINES, LONGEST, OFFSETS, Answers, Engine, Opened, add, each
 from emulon.canary.torch_engines import module_of
-from emulon.core.errors import EmulonError
+from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import read_json
 from emulon.machine.targets.stock import Config
 
@@ -199,7 +199,10 @@ def engines_named(start: str) -> list[Engine]:
     Raises:
         EmulonError: There is none, or its package or device is missing.
     """
-    found = [engine for name, engine in ENGINES.items() if name.startswith(start)] or [ENGINES.named(start)]
+    found = [engine for name, engine in ENGINES.items() if name.startswith(start)]
+    if not found:
+        packages = {name.partition(" ")[0] for name in ENGINES}
+        raise EmulonError(unknown("engine", start, ENGINES if start.partition(" ")[0] in packages else packages))
     if " " not in start:
         found = [engine for engine in found if engine.plain] or found
     for engine in found:

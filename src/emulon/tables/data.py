@@ -24,11 +24,13 @@ from emulon.algorithms.losses import Encoding, Kind
 from emulon.core.errors import OutOfDomain, nearest
 from emulon.tables.columns import (
     DATASETS,
+    ENOUGH,
     BadData,
     Column,
     Table,
     columns_of,
     decimal_of,
+    is_marked,
     is_missing,
     listed,
     matrix,
@@ -335,13 +337,14 @@ def _split(y: np.ndarray, kind: Kind, seed: int, name: str) -> tuple[np.ndarray,
 def targets_of(table: Table, kind: Kind | None) -> tuple[Kind, np.ndarray]:
     """Numbers or classes; where the target could be either, the one that is asked for, and a question otherwise."""
     cells = table.columns[table.target]
-    gaps = [i for i, cell in enumerate(cells) if is_missing(cell)]
-    if gaps:
+    numbers = numbers_of(cells, decimal_of(cells))
+    # Among numbers a dash is no class.
+    numeric = kind != "classification" and np.isfinite(numbers).mean() >= ENOUGH
+    if gaps := [i for i, cell in enumerate(cells) if (is_marked if numeric else is_missing)(cell)]:
         raise BadData(
             f"the target {table.target!r} is missing in {len(gaps)} of {len(cells)} rows (the first is row "
             f"{gaps[0] + 1}); fill in or remove those rows"
         )
-    numbers = numbers_of(cells, decimal_of(cells))
     text = [cell for cell, number in zip(cells, numbers, strict=True) if np.isnan(number)]
     values = sorted(set(cells))
     if kind is None:

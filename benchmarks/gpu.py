@@ -33,7 +33,7 @@ RECORDS = ("standard", "open")
 CLAIMS = (
     *("learning-figure-3-width", "learning-figure-4", "emulation-table-1", "emulation-section-5.1"),
     *("emulation-table-3", "emulation-table-2", "algoformer-figure-5", "algoformer-figure-4", "algoformer-figure-3"),
-    *("algoformer-figure-2", "learning-figure-3", "learning-figure-1", "learning-figure-2"),
+    *("ours-loop-forms", "algoformer-figure-2", "learning-figure-3", "learning-figure-1", "learning-figure-2"),
 )
 JOBS = (*RECORDS, *speedrun.COMPARED, *CLAIMS)
 MOST = 3

@@ -4,6 +4,7 @@ The worst case of rounding is met by no data, so that every radius is compared w
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product as pairs_of
 
@@ -270,6 +271,48 @@ def test_a_radius_that_underflows_in_a_product_is_not_dropped(kind: type, radius
     for found in (around * kind.of(matrix), kind.of(matrix) * around, around.matmul(matrix)):
         assert found.high.item() == 0
         assert abs(Fraction(radius) * Fraction(factor)) <= radii(found)[0] < Fraction(1e-299)
+
+
+@KINDS
+def test_a_divisor_that_nearly_reaches_zero_is_looked_at_to_the_last_place(kind: type) -> None:
+    a, b, least = drawn(kind, 88, 60, 0.0), drawn(kind, 91, 60, 0.0), 2.0**-22 * numbers(94, 60).abs()
+    b = replace(b, radius=b.high.abs() - b.high.abs() * least)
+    for mid, radius, n, side in zip(middles(a / b), radii(a / b), middles(a), ends(b), strict=True):
+        worst = max(abs(n / end - mid) for end in side)
+        assert worst <= radius <= worst * (1 + Fraction(1, 10**4))
+
+
+@KINDS
+def test_what_underflows_in_quotients_and_products_is_granted(kind: type) -> None:
+    tiny = numbers(58, 60, size=1e-157)
+    quotient = kind.of(tiny) / (1 / tiny)
+    true = [x / y for x, y in zip(fractions(tiny), fractions(1 / tiny), strict=True)]
+    missed = [abs(x - y) for x, y in zip(middles(quotient), true, strict=True)]
+    assert any(missed) and all(one <= r < Fraction(1e-299) for one, r in zip(missed, radii(quotient), strict=True))
+    for high, radius in ((1e-200, 0.0), (-1e-200, 0.0), (0.0, 1e-200)):
+        row = kind.of(torch.tensor([[0.0, high]], dtype=f64)).widened(torch.tensor([[0.0, radius]], dtype=f64))
+        assert balls.UNDERFLOW <= row.matmul(torch.full((2, 1), 1e-200, dtype=f64)).radius.item() < 1e-299
+
+
+def top_of(values: list[Fraction]) -> Fraction:
+    """The power of two above all of these."""
+    return Fraction(2) ** math.frexp(float(max(map(abs, values))))[1]
+
+
+@pytest.mark.parametrize("terms", [2, 5, 100])
+def test_a_product_counts_what_its_later_parts_round(terms: int) -> None:
+    """γ_{n+3} of what is left of the right factor below its first bits, and of the left one, by its row's power of two.
+
+    The first bits are half of 53 − log₂ n; of a left entry at most the last of them is left.
+    """
+    a, b = numbers(52, 3, terms), numbers(55, terms, 20)
+    found, bits = product(a, b), (53 - math.ceil(math.log2(terms))) // 2
+    for i, j in pairs_of(range(3), range(20)):
+        column, top = fractions(b[:, j]), top_of(fractions(a[i]))
+        unit = top_of(column) / 2**bits
+        left = sum(abs(y - round(y / unit) * unit) for y in column) + sum(map(abs, column)) / 2**bits
+        wanted = gamma(terms + 3) * top * left * (1 + gamma(terms - 1))
+        assert granted(found.radius[i, j], [wanted], 1e-9)
 
 
 @KINDS

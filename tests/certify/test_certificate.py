@@ -24,6 +24,10 @@ def test_the_bound_is_not_below_the_exact_sum_of_the_terms() -> None:
     assert exact <= Fraction(bound) <= exact * (1 + Fraction(1, 10**14))
 
 
+def test_the_sum_is_lifted_by_a_few_last_places() -> None:
+    assert Certificate({"a": 0.5, "b": 0.5}, torch.float64).bound == 1 + 1e-15 > 1 + 4 * 2.0**-53
+
+
 def test_verify_returns_the_observed_error_and_refuses_a_larger_one_or_none() -> None:
     certificate = Certificate({"interpolation": 1e-3, "rounding": 1e-4}, torch.float32)
     exact = torch.full((2, 3), 2.75, dtype=torch.float64)

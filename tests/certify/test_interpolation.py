@@ -2,6 +2,7 @@
 
 import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from emulon.certify import Band, interpolation
 from emulon.certify.interpolation import (
+    NEGLIGIBLE,
     ORDER,
     PRECISION,
     Interpolation,
@@ -114,6 +116,61 @@ def test_awkward_softmaxes_are_enclosed_and_bands_take_jumps_out_but_not_their_e
     points = [s for s in points if not any(band.lo < s < band.hi for band in bands)]
     worst = max(exact_error(keys, f, s) for s in points)
     assert worst * (1 - 1e-12) <= known.error <= room * worst + 1e-40 and known.attained <= known.error
+
+
+def by_the_formula(keys: Keys, phi: np.ndarray, remainder: float, left: float, right: float) -> tuple[float, ...]:
+    """The bounds of one cell by the module's formulas in float64; `phi` are f's coefficients in τ.
+
+    The last key may be too far down to matter: it then enters by its weight alone.
+    """
+    c, radius = (left + right) / 2, (right - left) / 2
+    scores = keys.slopes * c + keys.intercepts
+    far = scores + np.abs(keys.slopes - keys.slopes[0]) * radius < scores[0] - NEGLIGIBLE
+    e, a, v = np.exp(scores - scores[0])[~far], keys.slopes[~far], keys.values[~far]
+    mean, guess = e @ a / e.sum(), e @ v / e.sum()
+    v, kappa = v - guess, (a - mean) * radius
+    powers = np.array([kappa**k / math.factorial(k) for k in range(ORDER + 1)])
+    numerator, denominator = powers[:ORDER] @ (e * v), powers[:ORDER] @ e
+    growth = np.exp(np.abs(kappa))
+    tails = np.abs(e * powers[ORDER]) * growth
+    rest = far.sum() * np.exp(abs(a[0] - mean) * radius + 1 - NEGLIGIBLE)
+    rest += keys.others * np.exp(-NEGLIGIBLE) * ((e * growth).sum() + rest)
+    largest = np.abs(np.append(keys.values, [keys.spread, -keys.spread] if keys.others else []) - guess).max()
+    rest_n, rest_d = tails @ np.abs(v) + rest * largest, tails.sum() + rest
+    lowest = denominator[0] - np.abs(denominator[1:]).sum() - rest_d
+    highest = denominator[0] + np.abs(denominator[1:]).sum() + rest_d
+    phi = phi - guess * (np.arange(ORDER) == 0)
+    difference = -np.convolve(phi, denominator)
+    difference[:ORDER] += numerator
+    error = (np.abs(difference).sum() + rest_n + remainder * highest + np.abs(phi).sum() * rest_d) / lowest
+    swing = np.abs(phi).sum() + remainder
+    spread = (e * growth) @ np.abs(v) + rest * largest
+    centre = abs(numerator[0] / denominator[0] - phi[0])
+    return error, centre, spread / lowest + swing + error, abs(guess) + swing + error
+
+
+@pytest.mark.parametrize(
+    ("keys", "left", "right"),
+    [
+        (([0.5, -0.5], [0.25, 0.0], [1.0, -2.0]), -1.0, 3.0),  # what the exponentials' sums leave out counts
+        (([0.5, -0.5, 0.0], [0.25, 0.0, -130.0], [1.0, -2.0, 1e44]), -1.0, 0.5),  # a key left out does
+        (([0.5, -0.5, 0.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44]), -1.0, 0.5),
+        (([0.5, -0.5, 8.0], [0.25, 0.0, -113.0], [1.0, -2.0, 1e44]), -1.0, 0.5),  # one that comes near is not left out
+        (([0.0, 16.0], [0.0, -30.5], [1.0, -2.0]), -1.0, 1.0),  # a third of the denominator is in its rest
+    ],
+)
+@pytest.mark.parametrize("rate", [0.5, 3.0])
+def test_the_bounds_of_a_cell_are_their_formulas(keys, left, right, rate) -> None:
+    """f = e^{rate·t}: what its polynomial leaves out counts where the rate is high."""
+    keys = keys_of(*keys)
+    keys = replace(keys, others=2, spread=1e45) if len(keys.slopes) == 2 else keys
+    c, radius = (left + right) / 2, (right - left) / 2
+    phi = np.array([math.exp(rate * c) * (rate * radius) ** k / math.factorial(k) for k in range(ORDER + 1)])
+    wanted = by_the_formula(keys, phi[:ORDER], phi[ORDER] * math.exp(rate * radius), left, right)
+    with ball_arithmetic(PRECISION, ORDER + 1):
+        found = _cell(keys, parse(f"exp({rate}*t)"), left, right)
+    # Radii of balls have 30 bits, which shows where the remainder counts.
+    assert found == pytest.approx(wanted, rel=1e-11 if rate < 1 else 1e-7, abs=0.0)
 
 
 # Two keys are the sigmoid exactly: |F − f| is t²/1000, and both deviation and size are known.

@@ -43,9 +43,10 @@ def by_hand() -> dict[str, Program]:
     large = replace(GRID, values=torch.tensor([1.0, -40.0, 2.0], dtype=f64))
     leaky = program()
     leaky = replace(leaky, gradient=replace(leaky.gradient, proved=replace(BOUNDS, leak=1e-2), strength=4.0))
-    strong = {size: narrow(replace(program(), gradient=phase(size))) for size in (1e5, 1e8)}
+    strong = {size: narrow(replace(program(), gradient=phase(size))) for size in (1e5, 1e6, 1e8)}
     calm = program()
     calm = replace(calm, gradient=replace(calm.gradient, proved=replace(BOUNDS, deviation=1e-9, size=1e-3)))
+    broad = Domain(samples=2, features=12, x=2.0, y=1.0, w=0.5, residual=1.5, spectrum=Spectrum(largest=1.0))
     return {
         "plain": program(),
         "curved": program(**CURVED, max_step_times_smoothness=1.0),
@@ -61,10 +62,12 @@ def by_hand() -> dict[str, Program]:
         "large values": penalised("sum", large),
         "leak": leaky,
         "rounding": calm,
+        "many features": replace(program(domain=broad, rows=2), gradient=phase(domain=broad)),
         "float32": narrow(program(**CURVED)),
         "float32, rest": narrow(penalised("rest")),
         "float32, fixed": narrow(program(loss=as_loss("poisson"))),
         "float32, leak by emulation": strong[1e5],
+        "float32, more leak": strong[1e6],
         "float32, no routing": strong[1e8],
     }
 
@@ -112,3 +115,13 @@ def test_the_grids_errors_are_the_checkers_own(tmp_path: Path):
     assert list(map(float, found["line"])) == pytest.approx(line.errors, rel=2e-3, abs=0.0)
     assert [line.error(reach) for reach in line.reaches] == list(line.errors)
     assert line.error(line.reach * 1.001) == float("inf")
+
+
+def test_the_checker_grants_a_jump_what_lies_in_the_cell_that_holds_it(tmp_path: Path):
+    made = program(loss=as_loss("perceptron"))
+    made = replace(made, gradient=replace(made.gradient, proved=replace(BOUNDS, interpolation=1e-15)))
+    interpreter = Interpreter(Capacity(1, 1, 1, 200.0))
+    found = Second(interpreter, tmp_path).derive(made)["terms"]["interpolation"]
+    ours = made.certificate_on(interpreter.identity).terms["interpolation"]
+    wanted = ours * (1 + 2 * float(checker.BREAK) * BOUNDS.size / 1e-15)
+    assert float(found) == pytest.approx(wanted, rel=1e-5, abs=0.0)

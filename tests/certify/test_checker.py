@@ -93,6 +93,22 @@ def test_anything_else_is_no_function(text):
         checker.evaluated(text, t=arb_series([arb(1), 1]), τ=arb_series([arb(0), 1]))
 
 
+def test_the_error_of_a_line_has_all_its_parts():
+    u, largest, score, keys = 2.0**-20, 2.0, 9.0, 5
+
+    def gamma(k: float) -> float:
+        return k * u / (1 - k * u)
+
+    proved = {"interpolation": 0.125, "deviation": 0.5, "size": 3.0, "to": 7.0}
+    known = proved | {"u": u, "largest": largest, "score": score, "keys": keys, "unseen": 0.0625}
+    delta = gamma(4) * score + (4 + 2 * score) * u
+    moved = min(2 * largest * math.tanh(delta / 2), math.exp(delta) * (math.exp(delta) - 1) * 0.5)
+    wanted = 0.125 + moved + 2 * gamma(keys + 2) * (3.0 + 0.5) + u * 7.0 + 0.0625
+    assert float(checker.following(checker.RULES + checker.LINE, **known)["error"][0]) == pytest.approx(
+        wanted, rel=1e-12
+    )
+
+
 def softmax(slopes: list[float], intercepts: list[float], values: list[float]) -> checker.Softmax:
     parts = {"slopes": slopes, "intercepts": intercepts, "values": values}
     return checker.Softmax({name: {"numbers": [float(x).hex() for x in part]} for name, part in parts.items()})

@@ -1,5 +1,7 @@
 """Eq. 1, the frame of Eq. 2, Lemma A.1's codes, exact copies and exact gates."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -33,7 +35,7 @@ def test_codes_are_quasi_orthogonal_in_log_n_dimensions(count):
     codes = position_codes(count)
     products = codes @ codes.mT
     own = products.diagonal().clone()
-    assert codes.shape[1] <= max(1, count.bit_length())
+    assert codes.shape[1] == max(1, math.ceil(math.log2(count)))
     assert (own.unsqueeze(-1) - products + GAP * torch.eye(count) >= GAP).all()
 
 

@@ -11,6 +11,7 @@ import torch
 
 from emulon.attention import Trace
 from emulon.certify import Domain, Spectrum
+from emulon.certify.domain import SLACK
 from emulon.core.errors import BadShape, OutOfDomain, ToleranceTooTight
 from emulon.looped import (
     CausalLoopedGradientDescent,
@@ -234,6 +235,11 @@ def test_what_is_outside_the_domain_is_refused() -> None:
         conditioned.predict(torch.ones(4, 2, dtype=f64), ys, x_query, loops=1)
     with pytest.raises(ToleranceTooTight):
         LoopedNewton(Domain(4, 2, 1.0, 1.0, 0.0, spectrum=Spectrum(smallest=1e-6)), tolerance=1e-8)
+
+
+def test_a_causal_loop_takes_half_the_longest_step_by_default() -> None:
+    longest = 2 / (DOMAIN.norm * (1 + SLACK)) ** 2
+    assert CausalLoopedGradientDescent(DOMAIN, horizon=1).step_size == pytest.approx(longest / 2, rel=1e-12)
 
 
 TINY, ONE = torch.tensor([[-7e-151]], dtype=f64), torch.ones(1, dtype=f64)

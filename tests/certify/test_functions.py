@@ -8,8 +8,19 @@ from flint import arb, ctx
 from torch import Tensor
 
 from emulon.certify.balls import Ball, FloatBall
-from emulon.certify.functions import Cells, ball_operations, enclosed, undecided
+from emulon.certify.functions import (
+    BITS,
+    COEFFICIENTS,
+    MOVE,
+    REACH,
+    Cells,
+    _series,
+    ball_operations,
+    enclosed,
+    undecided,
+)
 from emulon.expressions import parse
+from emulon.expressions.evaluation import ball_arithmetic
 
 f64 = torch.float64
 SMOOTH = ["exp(t)", "tanh(t)", "-1/(1 + exp(t))", "t/sqrt(1 + t**2)", "t*exp(-t**2)", "pi*t", "sinh(t)", "cosh(t)"]
@@ -96,6 +107,27 @@ def test_a_table_holds_a_function_and_its_changes_all_over_its_range_and_to_the_
                 assert abs(exact - arb(value) - arb(tail)) <= arb(error)
                 for moved, found in zip(by[:, k].tolist(), change[:, k].tolist(), strict=True):
                     assert abs(f.arb_series(at + arb(moved), ()) - exact - arb(found)) <= arb(more)
+
+
+@pytest.mark.parametrize("text", ["tanh(3*t)", "exp(t)"])
+def test_what_a_table_grants_is_what_its_docstring_counts(text: str) -> None:
+    """Per cell, of terms of order j: what they are off, 2j + 1 roundings in a sum, r's own; 6j a term in a change."""
+    f, u = parse(text), 2.0**-53
+    table = Cells.of(f, -1.0, 1.0)
+    assert table is not None
+    reach, kept, found = REACH * table.width, len(table.coefficients), []
+    for k in range(table.coefficients.shape[1]):
+        with ball_arithmetic(BITS, COEFFICIENTS + 1):
+            row = _series(f, (table.first + k) * table.width, reach)
+        orders = [max(place - 1, 0) for place in range(len(row))]
+        sizes = [(abs(value) + off) * reach**j for j, (value, off) in zip(orders, row, strict=True)]
+        off = [row[place][1] * reach**j if place < kept else sizes[place] for place, j in enumerate(orders)]
+        slope = sum(j * size for j, size in zip(orders, sizes, strict=True))
+        summed = sum((2 * j + 1) * u * size for j, size in list(zip(orders, sizes, strict=True))[1:kept])
+        often = sum(j * x + 6 * u * j**2 * size for j, x, size in zip(orders, off, sizes, strict=True))
+        found.append((sum(off) + summed + 2 * u * slope, slope / reach, MOVE / REACH * often + 4 * u * slope))
+    wanted = [max(column) for column in zip(*found, strict=True)]
+    assert [table.error, table.steepest, table.change_error] == pytest.approx(wanted, rel=1e-9, abs=0.0)
 
 
 def test_a_table_says_so_where_it_does_not_reach_and_is_not_made_of_what_it_cannot_hold() -> None:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from emulon import Domain
 from emulon.certify import Spectrum
 from emulon.certify.domain import (
+    BLOCK,
     SLACK,
+    _above,
     by_target,
     eigenvalues,
     enclosure,
@@ -303,6 +305,15 @@ def test_what_is_rounded_on_the_way_to_eigenvalues_is_counted(samples: int, feat
         beyond = sign * (found - value) - room - summed - factored
         assert 2 * u * value < beyond < 8 * u * value + 2 * u * room * short
     assert samples >= features or low == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, BLOCK + 1])
+def test_what_a_factorisation_rounds_is_granted_where_nothing_is_left_of_it(size: int) -> None:
+    """4·I is 2·I times 2·I exactly: γ·‖L‖² and a last addition remain."""
+    u, terms = 2.0**-53, min(size, BLOCK) + 2 * (size // BLOCK) + 6
+    found = _above(torch.zeros(size, size, dtype=f64), torch.tensor(4.0, dtype=f64))
+    granted = terms * u / (1 - terms * u) * 4 * size + 4 * u * 4
+    assert found.item() - 4 == pytest.approx(granted, rel=1e-5, abs=8 * u)
 
 
 def test_the_enclosure_of_extremes_is_tight_or_refused() -> None:

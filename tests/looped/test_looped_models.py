@@ -193,6 +193,20 @@ def test_only_points_hold_weights_in_long_prompts() -> None:
 # Refusals
 
 
+def test_the_filter_keeps_exactly_the_tokens_of_the_asked_stage() -> None:
+    chains = torch.rand(9, 4, 2, dtype=f64, generator=torch.Generator().manual_seed(0))
+    model = LoopedChainOfThought(Domain(8, 2, 1.0, 1.0, 0.0), 1e9, depth=3, slope=0.5)
+    tokens = model.prompt(chains[:-1], chains[-1, :2])
+    for layer in model.frame.pre:
+        tokens = layer(tokens)
+    train = torch.zeros(len(tokens), 1, dtype=f64)
+    train[1:32:4] = 1.0
+    assert torch.equal(tokens[:, model.slots["train"]], train)
+    kept = tokens[:, model.slots["x"]]
+    assert torch.equal(kept[1:32:4], chains[:-1, 1]) and not kept[2:32:4].any()
+    assert torch.equal(tokens[1:32:4, model.slots["res"]], -chains[:-1, 2])  # what follows, before the activation
+
+
 def test_series_and_chains_are_checked() -> None:
     domain = Domain(8, 2, 1.0, 1.0, 0.0)
     ones, zero = torch.ones(8, 2, dtype=f64), torch.zeros(8, 2, dtype=f64)

@@ -26,7 +26,7 @@ from emulon.core.errors import EmulonError, unknown
 from emulon.core.files import make_folder
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, ScaleName, claim_named
-from reproduce.record import fresh, measure, take_parts, write
+from reproduce.record import measure, superseded, take_parts, write
 
 RECORDS = ("standard", "open")
 # Most informative for the time first.
@@ -171,11 +171,11 @@ def finish(job: str, scale: ScaleName, seeds: int, steps: int, out: Path, deadli
     else:
         claim = claim_named(job)
         result = measure(claim, scale, 0, out, deadline=0.0)
-        if not result.complete and fresh(claim, scale, out):
+        if superseded(result, claim, out):
             return print(f"{job}: its complete result stays", flush=True)
         verdict = result.verdict(claim)
         print(f"{job}: {verdict.state} ({verdict.reason})", flush=True)
-        if "cannot" not in result.numbers:
+        if result.tested:
             print(f"    ours  {verdict.ours}\n    {result.seconds:.1f} s, {write(result, out)}", flush=True)
 
 

@@ -20,7 +20,7 @@ from emulon.report.figure import chart
 from reproduce.arguments import Arguments, Progress, run_script, whole
 from reproduce.claim import SCALES, Claim, ScaleName, all_claims, claim_named
 from reproduce.index import index, setup_rows
-from reproduce.record import fresh, measure, path_of, records, write
+from reproduce.record import fresh, measure, path_of, records, superseded, write
 
 EXAMPLES = """examples, in the root of the repository:
   python -m reproduce                              every claim, its state and its cost
@@ -79,7 +79,7 @@ def run(claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, dea
     for claim in claims:
         try:
             record = measure(claim, scale, seed, results, Progress(claim.name), deadline)
-            if not record.complete and fresh(claim, scale, results):
+            if superseded(record, claim, results):
                 print(f"{claim.name}: the time was up; its complete result stays", flush=True)
                 continue
             path = write(record, results)
@@ -101,7 +101,7 @@ def run(claims: Sequence[Claim], scale: ScaleName, seed: int, results: Path, dea
 def draw(claim: Claim, results: Path) -> None:
     """The figure of every result of this claim, from its numbers."""
     for record in records(claim, results):
-        if "cannot" not in record.numbers:
+        if record.tested:
             path = path_of(claim.name, record.scale, results, ".svg")
             write_atomically(path, chart(claim.figure(record.numbers)))
 

@@ -80,7 +80,7 @@ def _rows(claim: Claim, results: Path) -> list[tuple[str, ...]]:
 
 def _row(claim: Claim, record: Record, results: Path) -> tuple[str, ...]:
     verdict, figure = record.verdict(claim), "–"
-    if "cannot" not in record.numbers:
+    if record.tested:
         figure = f"[figure]({path_of(claim.name, record.scale, results, '.svg').relative_to(results).as_posix()})"
     state = f"**{verdict.state}**: {verdict.reason}"
     if verdict.state in OPEN and claim.reversal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from reproduce.claim import State
 
@@ -33,6 +33,12 @@ def at_most(limit: float, values: Sequence[float]) -> State:
     """Whether the mean is at most `limit`, where its interval does not contain the limit."""
     _, low, high = interval(values)
     return "holds" if high <= limit else "does not hold" if low > limit else "not decided"
+
+
+def all_at_most(limit: float, every: Iterable[Sequence[float]]) -> State:
+    """`at_most` of each: one above is above, and all must be below."""
+    states = {at_most(limit, each) for each in every}
+    return "does not hold" if "does not hold" in states else states.pop() if len(states) == 1 else "not decided"
 
 
 def ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:

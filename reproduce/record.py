@@ -45,6 +45,11 @@ class Record:
         return claim.verdict(self.numbers, self.scale)
 
     @property
+    def tested(self) -> bool:
+        """Whether there are numbers, of all parts or of enough of them."""
+        return "cannot" not in self.numbers
+
+    @property
     def complete(self) -> bool:
         return not {"missing", "cannot"} & set(self.numbers)
 
@@ -212,6 +217,11 @@ def fresh(claim: Claim, scale: ScaleName, results: Path) -> bool:
     """Whether there is a complete result of this scale, by the code as it is now."""
     record = read(claim.name, scale, results)
     return record is not None and not record.stale(claim) and record.complete
+
+
+def superseded(record: Record, claim: Claim, results: Path) -> bool:
+    """Whether a complete result of the same code is there, which this one, cut short by the time, must not replace."""
+    return not record.complete and fresh(claim, record.scale, results)
 
 
 def records(claim: Claim, results: Path) -> list[Record]:

@@ -18,7 +18,6 @@ import csv
 import math
 import os
 import statistics
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,10 +27,10 @@ from torch import Tensor
 
 from emulon.report.figure import Figure, Panel, Series
 from emulon.tasks import normal, uniform
-from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, State, Verdict, set_up
+from reproduce.claim import CannotTest, Claim, Numbers, Scale, Setting, Verdict, set_up
 from reproduce.drawing import with_intervals
 from reproduce.emulation.modules import GPU, SMALL, Batches, Predictor, Stack, fit, in_chunks
-from reproduce.interval import at_most, ratios, shown
+from reproduce.interval import all_at_most, ratios, shown
 from reproduce.learners import best_device
 
 METHODS = ("lasso", "ridge", "linear")
@@ -104,12 +103,6 @@ def all_models(setting: Setting) -> Numbers:
 def frozen_over_baseline(errors: Numbers) -> dict[str, list[float]]:
     """Logarithms of the paired ratios, by method."""
     return {method: ratios(errors["frozen"][method], errors["baseline"][method]) for method in METHODS}
-
-
-def all_at_most(limit: float, logs: Sequence[Sequence[float]]) -> State:
-    """`at_most` of each: one above is above, and all must be below."""
-    states = {at_most(limit, each) for each in logs}
-    return "does not hold" if "does not hold" in states else states.pop() if len(states) == 1 else "not decided"
 
 
 def judge(numbers: Numbers) -> Verdict:

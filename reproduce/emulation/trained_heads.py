@@ -35,7 +35,8 @@ SMALL_ERROR = 0.1
 TEXT, LEAK, EACH = "one W, X fed in (the text)", "one W, the target fed in (the script)", "a W for each dataset"
 FORMS = (TEXT, LEAK, EACH)
 # Whether the softmax is normalised over the keys.
-AXES = {"over the queries (the script)": False, "over the keys": True}
+SCRIPT, RIGHT = "over the queries (the script)", "over the keys"
+AXES = {SCRIPT: False, RIGHT: True}
 AFFINE = "an affine map of each token"
 
 
@@ -142,7 +143,6 @@ SECTION_5_1 = Claim(
 PRINTED = {1: (3.469, 0.381), 2: (2.802, 0.413), 4: (1.222, 0.603), 6: (1.012, 0.204), 8: (0.793, 0.127)}
 PRINTED |= {12: (0.686, 0.171)}
 PARTS = ("K", "Q", "V")
-SCRIPT, RIGHT = "over the queries (the script)", "over the keys"
 
 
 def run(setting: Setting) -> Numbers:

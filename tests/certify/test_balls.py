@@ -277,7 +277,8 @@ def test_a_radius_that_underflows_in_a_product_is_not_dropped(kind: type, radius
 def test_a_divisor_that_nearly_reaches_zero_is_looked_at_to_the_last_place(kind: type) -> None:
     a, b, least = drawn(kind, 88, 60, 0.0), drawn(kind, 91, 60, 0.0), 2.0**-22 * numbers(94, 60).abs()
     b = replace(b, radius=b.high.abs() - b.high.abs() * least)
-    for mid, radius, n, side in zip(middles(a / b), radii(a / b), middles(a), ends(b), strict=True):
+    found = a / b
+    for mid, radius, n, side in zip(middles(found), radii(found), middles(a), ends(b), strict=True):
         worst = max(abs(n / end - mid) for end in side)
         assert worst <= radius <= worst * (1 + Fraction(1, 10**4))
 

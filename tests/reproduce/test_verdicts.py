@@ -170,7 +170,7 @@ def test_the_committed_figures_say_what_the_committed_numbers_say():
     for claim in CLAIMS.values():
         for scale in SCALES:
             record = read(claim.name, scale, RESULTS)
-            if record is not None and "cannot" not in record.numbers:
+            if record is not None and record.tested:
                 figure = claim.figure(record.numbers)
                 kept = path_of(claim.name, scale, RESULTS, ".svg").read_text()
                 # Words, not bytes: another numpy may draw the same figure a little differently. That every claim's

@@ -26,7 +26,6 @@ from emulon.algorithms.losses import (
     Targets,
     Weights,
     in_float64,
-    require_data,
 )
 from emulon.certify.domain import require_finite
 from emulon.core.arrays import accepts_arraylike
@@ -47,11 +46,11 @@ class InContextPredictor(ABC):
     @accepts_arraylike("xs", "ys", "x_query", like="x_query", side="rows")
     def predict(self, xs: Inputs, ys: Targets, x_query: Queries) -> Answers:
         """What (xs, ys) say about x_query, (..., features) or (..., queries, features)."""
-        require_data(xs, ys)
+        xs, ys = in_float64(xs, ys)
         require_queries(xs, x_query)
         several = x_query.ndim == xs.ndim
         queries = x_query.double() if several else x_query.double().unsqueeze(-2)
-        answers = self.answers(xs.double(), ys.double(), queries)
+        answers = self.answers(xs, ys, queries)
         return answers if several else answers.squeeze(-1)
 
 

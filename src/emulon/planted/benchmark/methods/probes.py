@@ -116,11 +116,12 @@ def tuned_lens(subject: Subject) -> Answers:
     Fitted to ŷ by ridge regression, where the published form minimises a KL divergence of next-token distributions.
     """
     streams = subject.run.streams.double()
-    rows = standard(streams[:, :, 1::2].flatten(1, 2))
+    fitted = streams[:, :, 1::2].flatten(1, 2)
+    rows = standard(fitted)
     wanted = standard(subject.run.answers.double().flatten()[:, None])
     maps = ridge(rows, wanted)
     # In the units of the rows it was fitted to; shifts do not change a correlation.
-    scale = streams[:, :, 1::2].flatten(1, 2).std(dim=1)[:, :, None]
+    scale = fitted.std(dim=1)[:, :, None]
     read = streams.flatten(1, 2) @ torch.where(scale > 0, maps / scale.clamp(min=1e-300), 0.0)
     return Answers(places=best_correlation(read.unflatten(1, streams.shape[1:3]).transpose(1, 2), subject))
 
